@@ -148,7 +148,8 @@ class Device {
   virtual DType activation_dtype(Format weights) const = 0;
   virtual MatrixLayout matrix_layout(Format weights) const = 0;
 
-  // Whether matrix products with these weights round activations to 8 bits (cpu/gemm_int8.h).
+  // Whether matrix products with weights of this format round activations to 8 bits
+  // (cpu/gemm_int8.h), of a format that takes_hadamard() if the weights have it (input_hadamard.h).
   virtual bool in_int8(Format) const { return false; }
 
   // True when the device multiplies bf16 natively. (On a CPU this decides the default format of f16
@@ -171,9 +172,11 @@ class Device {
 // products of bf16; kOneDnn, matrix units for bf16 where the CPU has them, oneDNN for the other
 // formats in which it has optimised kernels on this CPU, else kBf16Dot. kFastest: kBf16Dot on AMD
 // cores with dot products of bf16, matrix units for bf16 on Intel cores that have them
-// (cpu/gemm_tiles.h), kPanels for all else. kInt8: kFastest, but matrix products with weights of
-// which takes_int8() holds round activations to 8 bits (cpu/gemm_int8.h).
-enum class CpuMatmul : uint8_t { kFastest, kPanels, kBf16Dot, kOneDnn, kInt8 };
+// (cpu/gemm_tiles.h), kPanels for all else; but matrix products with weights that were multiplied
+// by Hadamard matrices for it (input_hadamard.h) round activations to 8 bits where the CPU can
+// (cpu/gemm_int8.h). kFloat: kFastest, none in 8 bits. kInt8: all in 8 bits with weights of which
+// takes_int8() holds.
+enum class CpuMatmul : uint8_t { kFastest, kPanels, kBf16Dot, kOneDnn, kFloat, kInt8 };
 
 // `threads` 0: one per processor. kInvalidArgument: out of range, or the CPU cannot do kInt8.
 Result<std::unique_ptr<Device>> open_cpu_device(int threads,

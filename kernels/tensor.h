@@ -54,7 +54,8 @@ struct WeightSlab {
 
 // A weight matrix [rows, columns] as consecutive slabs. All slabs but the last have `slab_rows`.
 // `finite`: its model is known to hold no NaN and no infinity; otherwise matrix products with it
-// propagate NaN even where that costs time.
+// propagate NaN even where that costs time. `hadamard`: its columns were multiplied by Hadamard
+// matrices (input_hadamard.h), as linear() multiplies its inputs then.
 struct WeightMatrix {
   std::span<const WeightSlab> slabs;
   Format format = Format::kF32;
@@ -63,6 +64,7 @@ struct WeightMatrix {
   int64_t columns = 0;
   int64_t slab_rows = 0;
   bool finite = false;
+  bool hadamard = false;
 };
 
 }  // namespace spillway

@@ -7,6 +7,7 @@
 
 #include "kernels/base/checked_math.h"
 #include "kernels/base/quantized_rows.h"
+#include "kernels/input_hadamard.h"
 #include "kernels/integer_groups.h"
 #include "kernels/q8_panels.h"
 #include "kernels/weight_panels.h"
@@ -18,22 +19,31 @@ namespace {
 constexpr int64_t kPanelRows = 16;  // Outputs per panel of kPanels16
 static_assert(kPanelRows == kQ8PanelRows);
 
-// Numbers of a source row, widened.
-std::span<const float> widen(DType type, const std::byte* source, int64_t count, float* widened) {
-  convert_elements(type, source, DType::kF32, reinterpret_cast<std::byte*>(widened),
-                   static_cast<size_t>(count));
-  return {widened, static_cast<size_t>(count)};
-}
+// Row-major numbers that are to be quantised.
+struct SourceRows {
+  DType type;
+  const std::byte* data;
+  int64_t columns;
+  bool hadamard;
+
+  // The numbers of a row, widened into `to`.
+  std::span<const float> row(int64_t index, std::span<float> to) const {
+    const auto count = static_cast<size_t>(columns);
+    convert_elements(type, data + static_cast<size_t>(index) * count * dtype_bytes(type),
+                     DType::kF32, reinterpret_cast<std::byte*>(to.data()), count);
+    if (hadamard) multiply_by_hadamard(HadamardOf::kWeights, columns, to.data());
+    return to;
+  }
+};
 
 // Quantises rows of kQ8 into those of a matrix from `at` on.
-void quantize_q8_panels(DType source_type, const std::byte* source, int64_t at, int64_t rows,
-                        int64_t columns, std::byte* target, QuantError* error) {
-  const auto count = static_cast<size_t>(columns);
-  const size_t source_row = count * dtype_bytes(source_type);
+void quantize_q8_panels(const SourceRows& source, int64_t at, int64_t rows, std::byte* target,
+                        QuantError* error) {
+  const auto count = static_cast<size_t>(source.columns);
   std::vector<float> widened(count);
   std::vector<int8_t> codes(count);
-  for (int64_t row = 0; row < rows; ++row, source += source_row) {
-    const auto values = widen(source_type, source, columns, widened.data());
+  for (int64_t row = 0; row < rows; ++row) {
+    const auto values = source.row(row, widened);
     const float scale = quantize_q8_row(values, codes.data());
     if (error != nullptr) add_q8_error(values, scale, codes.data(), error);
     put_q8_row(at + row, codes, scale, target);
@@ -49,14 +59,12 @@ void unpack_q8_panels(const std::byte* source, int64_t rows, int64_t columns, fl
 }
 
 // Quantises rows of a table of kQ8.
-void quantize_q8_rows(DType source_type, const std::byte* source, int64_t rows, int64_t columns,
-                      std::byte* target, QuantError* error) {
-  std::vector<float> widened(static_cast<size_t>(columns));
-  const size_t source_row = widened.size() * dtype_bytes(source_type);
+void quantize_q8_rows(const SourceRows& source, int64_t rows, std::byte* target,
+                      QuantError* error) {
+  std::vector<float> widened(static_cast<size_t>(source.columns));
   for (int64_t row = 0; row < rows; ++row) {
-    pack_q8_row(widen(source_type, source, columns, widened.data()), target, error);
-    source += source_row;
-    target += format_row_bytes(Format::kQ8, columns);
+    pack_q8_row(source.row(row, widened), target, error);
+    target += format_row_bytes(Format::kQ8, source.columns);
   }
 }
 
@@ -134,17 +142,15 @@ GroupScale codes_of(const std::byte* from, int64_t r, std::span<uint8_t> codes) 
 // Quantises rows, one at a time, and gives each group of them to
 // put(row, group, codes, scale).
 template <class Put>
-void quantize_groups(Format format, DType source_type, const std::byte* source, int64_t rows,
-                     int64_t columns, QuantError* error, const Put& put) {
+void quantize_groups(Format format, const SourceRows& source, int64_t rows, QuantError* error,
+                     const Put& put) {
   const FormatTraits& traits = format_traits(format);
-  const auto count = static_cast<size_t>(columns), size = static_cast<size_t>(traits.group);
+  const auto count = static_cast<size_t>(source.columns), size = static_cast<size_t>(traits.group);
   std::vector<float> widened(count);
   std::vector<uint8_t> codes(count);
   std::vector<GroupScale> scales((count + size - 1) / size);
-  const size_t source_row = count * dtype_bytes(source_type);
   for (int64_t row = 0; row < rows; ++row) {
-    const auto values =
-        widen(source_type, source + static_cast<size_t>(row) * source_row, columns, widened.data());
+    const auto values = source.row(row, widened);
     quantize_weights(format, values, codes.data(), scales.data());
     for (size_t group = 0; group < scales.size(); ++group) {
       const size_t first = group * size, here = std::min(size, count - first);
@@ -238,11 +244,12 @@ size_t packed_bytes(MatrixLayout layout, Format format, int64_t rows, int64_t co
 
 void pack_rows(MatrixLayout layout, Format format, DType source_type, const std::byte* source,
                int64_t rows, int64_t columns, std::byte* target, QuantError* error,
-               ConversionCounts* counts) {
-  SPILLWAY_CHECK(layout_holds(layout, format));
+               ConversionCounts* counts, bool hadamard) {
+  SPILLWAY_CHECK(layout_holds(layout, format) && (is_quantized(format) || !hadamard));
   if (is_quantized(format)) {
     clear(layout, format, rows, columns, target);
-    return quantize_rows(layout, format, source_type, source, 0, rows, columns, target, error);
+    return quantize_rows(layout, format, source_type, source, 0, rows, columns, target, error,
+                         hadamard);
   }
   const DType type = element_of(format);
   if (layout == MatrixLayout::kRows) {
@@ -273,18 +280,19 @@ void unpack_rows(MatrixLayout layout, Format format, const std::byte* source, in
 }
 
 void quantize_rows(MatrixLayout layout, Format format, DType source_type, const std::byte* source,
-                   int64_t at, int64_t rows, int64_t columns, std::byte* target,
-                   QuantError* error) {
+                   int64_t at, int64_t rows, int64_t columns, std::byte* target, QuantError* error,
+                   bool hadamard) {
   SPILLWAY_CHECK(is_quantized(format) && layout_holds(layout, format));
+  const SourceRows numbers{source_type, source, columns, hadamard};
   if (format == Format::kQ8) {
     if (layout == MatrixLayout::kPanels16) {
-      return quantize_q8_panels(source_type, source, at, rows, columns, target, error);
+      return quantize_q8_panels(numbers, at, rows, target, error);
     }
     target += static_cast<size_t>(at) * format_row_bytes(format, columns);
-    return quantize_q8_rows(source_type, source, rows, columns, target, error);
+    return quantize_q8_rows(numbers, rows, target, error);
   }
   quantize_groups(
-      format, source_type, source, rows, columns, error,
+      format, numbers, rows, error,
       [&](int64_t row, int64_t group, std::span<const uint8_t> codes, const GroupScale& scale) {
         put_group(layout, format, columns, at + row, group, codes, scale, target);
       });

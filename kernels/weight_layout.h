@@ -73,16 +73,17 @@ size_t packed_bytes(MatrixLayout layout, Format format, int64_t rows, int64_t co
 
 // Packs row-major `source` ([rows, columns], dense) into `target`, which has packed_bytes(layout,
 // format, rows, columns). Converts with round to nearest even and adds to `counts`, or quantises
-// and adds the quantisation error to `error`, unless these are null.
+// and adds the quantisation error to `error`, unless these are null. `hadamard`, of quantised
+// matrices alone: rows are multiplied by Hadamard matrices first (input_hadamard.h).
 void pack_rows(MatrixLayout layout, Format format, DType source_type, const std::byte* source,
                int64_t rows, int64_t columns, std::byte* target, QuantError* error = nullptr,
-               ConversionCounts* counts = nullptr);
+               ConversionCounts* counts = nullptr, bool hadamard = false);
 
 // Quantises `rows` rows of row-major `source` into the rows from `at` on of a packed matrix or
 // table that was zeroed, and adds the error to `error` unless it is null.
 void quantize_rows(MatrixLayout layout, Format format, DType source_type, const std::byte* source,
                    int64_t at, int64_t rows, int64_t columns, std::byte* target,
-                   QuantError* error = nullptr);
+                   QuantError* error = nullptr, bool hadamard = false);
 
 // Puts codes that are already quantised, group `group` of row `row` of a matrix or table of
 // `columns`, into a target that was zeroed. REQUIRES: is_grouped(format); layout_holds(layout,
@@ -95,7 +96,8 @@ void put_group(MatrixLayout layout, Format format, int64_t columns, int64_t row,
 void move_codes(Format format, int64_t rows, int64_t columns, MatrixLayout from,
                 const std::byte* source, MatrixLayout to, std::byte* target);
 
-// Inverse of pack_rows(): row-major `target` of [rows, columns] in unpacked_type(format).
+// Inverse of pack_rows(): row-major `target` of [rows, columns] in unpacked_type(format), still
+// multiplied by Hadamard matrices where it was.
 void unpack_rows(MatrixLayout layout, Format format, const std::byte* source, int64_t rows,
                  int64_t columns, std::byte* target);
 

@@ -10,6 +10,8 @@
 #include <chrono>
 #include <thread>
 
+#include "kernels/input_hadamard.h"
+
 namespace spillway {
 
 namespace {
@@ -47,8 +49,11 @@ bool has_its_name(const File& file) {
 
 std::string cached_file_name(const std::string& model_name, const std::string& fingerprint,
                              const std::string& format, MatrixLayout layout) {
-  const std::string packed_for =
+  std::string packed_for =
       layout == MatrixLayout::kPanels16 ? "" : "-" + std::string(layout_name(layout));
+  // Builds that do not know Hadamard matrices have files of these formats under another name.
+  const std::optional<Format> known = format_of_name(format);
+  if (known && takes_hadamard(*known)) packed_for += "-hadamard";
   return file_stem(model_name) + "-" + fingerprint.substr(0, kFingerprintDigits) + "-" + format +
          packed_for + std::string(kPackedSuffix);
 }
@@ -65,7 +70,8 @@ bool is_cached_file_name(std::string_view name) {
     const std::string_view rest = name.substr(dash + 1 + kFingerprintDigits);
     const bool format =
         rest.size() > 1 && rest.front() == '-' && std::all_of(rest.begin(), rest.end(), [](char c) {
-          return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
+          return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' ||
+                 c == '_';  // "q4_1"
         });
     if (format) return true;
   }

@@ -6,8 +6,8 @@ namespace {
 
 WeightMatrix matrix_of(const TensorInfo& tensor, MatrixLayout layout,
                        std::span<const WeightSlab> slabs, bool finite) {
-  return {slabs, tensor.format, layout, tensor.spec.rows, tensor.spec.columns, tensor.slab_rows,
-          finite};
+  return {slabs,  tensor.format,  layout, tensor.spec.rows, tensor.spec.columns, tensor.slab_rows,
+          finite, tensor.hadamard};
 }
 
 }  // namespace

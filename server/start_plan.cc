@@ -61,6 +61,12 @@ class StartPlanner {
     cut_to(opened.model.shape(), &workload_);
     profile_ = current_profile(*opened.device, scratch_directories(flags_.disk_dirs));
     const PlanMachine machine = machine_of(opened, profile());
+    const bool quantized = is_quantized(opened.model.table->format) && profile() != nullptr;
+    if (quantized && profile()->compute.in_int8 != opened.device->in_int8(Format::kQ4)) {
+      say("warning: this machine's hardware profile was measured when quantised weights were "
+          "multiplied otherwise: run " +
+          profile_command_text(flags_) + " again, or plans rest on rates that are wrong");
+    }
     if (leaves_plan_open(flags_)) {
       if (std::optional<Plan> found = search(opened, machine)) return *std::move(found);
     } else if (unreadable() && machine.device.discrete() && flags_.attention == "auto") {

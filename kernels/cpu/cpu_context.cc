@@ -11,6 +11,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/checked_math.h"
 #include "kernels/cpu/gemm_bf16.h"
+#include "kernels/cpu/gemm_int8.h"
 #include "kernels/cpu/gemm_tiles.h"
 #include "kernels/cpu/onednn.h"
 
@@ -74,8 +75,10 @@ struct CpuContext::Workers {
 
 CpuContext::CpuContext(int threads, CpuMatmul products)
     : threads_(threads), workers_(std::make_unique<Workers>(threads)) {
-  int8_ = products == CpuMatmul::kInt8;
-  const bool fastest = int8_ || products == CpuMatmul::kFastest;
+  if (products == CpuMatmul::kInt8) int8_ = Int8::kAll;
+  if (products == CpuMatmul::kFastest && has_int8()) int8_ = Int8::kHadamard;
+  const bool fastest = products == CpuMatmul::kFastest || products == CpuMatmul::kFloat ||
+                       products == CpuMatmul::kInt8;
   bf16_dot_ = fastest ? bf16_dot_is_fastest() : products != CpuMatmul::kPanels && has_bf16_dot();
   tiles_ = (fastest || products == CpuMatmul::kOneDnn) && has_tiles();
   if (products == CpuMatmul::kOneDnn) onednn_ = std::make_unique<OneDnn>();

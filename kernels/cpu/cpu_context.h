@@ -25,8 +25,10 @@ class CpuContext {
   OneDnn* onednn() const { return onednn_.get(); }  // Null: our own kernels for every format.
   bool bf16_dot() const { return bf16_dot_; }       // Our kernels use bf16 (cpu/gemm_bf16.h).
   bool tiles() const { return tiles_; }             // bf16 weights: cpu/gemm_tiles.h.
-  bool int8() const { return int8_; }               // Some weights: cpu/gemm_int8.h.
-  bool int8(Format weights) const { return int8_ && takes_int8(weights); }
+  // Weights that are multiplied in 8 bits (cpu/gemm_int8.h): some formats have two kinds.
+  bool int8(Format weights, bool hadamard) const {
+    return takes_int8(weights) && (int8_ == Int8::kAll || (int8_ == Int8::kHadamard && hadamard));
+  }
 
   // Calls body(i) for i in [0, count) on the worker threads and waits. Small counts stay cheap:
   // about 2 microseconds on two idle cores.
@@ -48,7 +50,9 @@ class CpuContext {
   int threads_;
   bool bf16_dot_ = false;
   bool tiles_ = false;
-  bool int8_ = false;
+  // Weights that are multiplied in 8 bits.
+  enum class Int8 : uint8_t { kNone, kHadamard, kAll };
+  Int8 int8_ = Int8::kNone;
   std::unique_ptr<Workers> workers_;
   std::unique_ptr<OneDnn> onednn_;
 };

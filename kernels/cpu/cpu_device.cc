@@ -13,6 +13,7 @@
 #include "kernels/cpu/gemm_int8.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/device.h"
+#include "kernels/input_hadamard.h"
 
 namespace spillway {
 
@@ -47,7 +48,9 @@ class CpuDevice final : public Device {
   CpuDevice(int threads, CpuMatmul products)
       : context_(threads, products),
         name_("CPU, " + std::to_string(threads) + (threads == 1 ? " thread" : " threads") +
-              (context_.int8() ? ", 8-bit products" : "")) {}
+              (products == CpuMatmul::kInt8    ? ", 8-bit products"
+               : products == CpuMatmul::kFloat ? ", no 8-bit products"
+                                               : "")) {}
 
   DeviceKind kind() const override { return DeviceKind::kCpu; }
   std::string_view name() const override { return name_; }
@@ -94,7 +97,9 @@ class CpuDevice final : public Device {
   MatrixLayout matrix_layout(Format weights) const override {
     return in_panels64(weights) ? MatrixLayout::kPanels64 : MatrixLayout::kPanels16;
   }
-  bool in_int8(Format weights) const override { return context_.int8(weights); }
+  bool in_int8(Format weights) const override {
+    return context_.int8(weights, takes_hadamard(weights));
+  }
   bool native_bf16() const override { return context_.bf16_dot() || in_panels64(Format::kBF16); }
 
  private:

@@ -7,6 +7,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/cpu/gemm_f32.h"
+#include "kernels/input_hadamard.h"
 
 namespace spillway::cpu {
 
@@ -75,9 +76,10 @@ int64_t int8_strip_rows() {
 }
 
 void pack_int8_strip(Format format, const std::byte* a, DType type, int64_t stride, int64_t height,
-                     int64_t columns, const Int8Strips& strip) {
+                     int64_t columns, bool hadamard, const Int8Strips& strip) {
   SPILLWAY_CHECK(has_int8() && takes_int8(format) && type != DType::kF16);
-  bodies()->pack(format, a, type, stride, height, columns, strip);
+  static_assert(kHadamardMax == kStretch);
+  bodies()->pack(format, a, type, stride, height, columns, hadamard, strip);
 }
 
 size_t int8_scratch_bytes(Format format, int64_t rows, int64_t columns) {

@@ -78,9 +78,11 @@ int64_t int8_scales(Format format, int64_t columns);
 int64_t int8_quads(Format format, int64_t columns);
 
 // Packs `height` rows of row-major `a`, kF32 or kBF16 (row stride `stride` elements), as the strip
-// `strip`. REQUIRES: has_int8(); takes_int8(format); height <= int8_strip_rows().
+// `strip`; with `hadamard` after multiplying them by Hadamard matrices (kernels/input_hadamard.h),
+// whose blocks are the stretches. REQUIRES: has_int8(); takes_int8(format); height <=
+// int8_strip_rows().
 void pack_int8_strip(Format format, const std::byte* a, DType type, int64_t stride, int64_t height,
-                     int64_t columns, const Int8Strips& strip);
+                     int64_t columns, bool hadamard, const Int8Strips& strip);
 
 // A stretch of two neighbouring panels as bytes.
 struct alignas(64) ExpandedPair {
@@ -118,7 +120,7 @@ struct Int8Bodies {
   int64_t strip_rows;
   int64_t expand_rows;  // The least for which expanded panels gain
   void (*pack)(Format format, const std::byte* a, DType type, int64_t stride, int64_t height,
-               int64_t columns, const Int8Strips& strip);
+               int64_t columns, bool hadamard, const Int8Strips& strip);
   void (*multiply)(Format format, const Int8Strips& a, int64_t rows, int64_t columns,
                    const Int8Panels& panels, float* c);
 };

@@ -12,6 +12,7 @@
 #include "kernels/base/quantized.h"
 #include "kernels/cpu/gemm_f32.h"
 #include "kernels/cpu/strips.h"
+#include "kernels/input_hadamard.h"
 #include "kernels/q8_panels.h"
 #include "kernels/weight_layout.h"
 

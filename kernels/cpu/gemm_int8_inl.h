@@ -420,10 +420,10 @@ inline void multiply(Format format, const Int8Strips& a, int64_t rows, int64_t c
 
 // A row's stretch of `count` inputs as float32, padded with zeros: where it lies, or in `numbers`.
 inline const float* read_stretch(const std::byte* a, DType type, int64_t at, int64_t count,
-                                 float* numbers) {
+                                 bool hadamard, float* numbers) {
   if (type == DType::kF32) {
     const float* const from = reinterpret_cast<const float*>(a) + at;
-    if (count == kStretch) return from;
+    if (count == kStretch && !hadamard) return from;
     std::copy_n(from, count, numbers);
   } else {
     const auto* from = reinterpret_cast<const uint16_t*>(a) + at;
@@ -432,6 +432,7 @@ inline const float* read_stretch(const std::byte* a, DType type, int64_t at, int
     for (; i < count; ++i) numbers[i] = bf16_to_f32(from[i]);
   }
   std::fill(numbers + count, numbers + kStretch, 0.0f);
+  if (hadamard) multiply_by_hadamard(HadamardOf::kInputs, count, numbers);
   return numbers;
 }
 
@@ -463,7 +464,7 @@ inline void interleave(const uint32_t* from, int64_t rows, int64_t count, uint32
 
 template <Format kOf>
 void pack_of(const std::byte* a, DType type, int64_t stride, int64_t height, int64_t columns,
-             const Int8Strips& strip) {
+             bool hadamard, const Int8Strips& strip) {
   constexpr bool kParted = kOf != Format::kQ8;
   const int64_t padded = int8_quads(kOf, columns) * 4;
   alignas(64) float numbers[kStretch];
@@ -474,7 +475,8 @@ void pack_of(const std::byte* a, DType type, int64_t stride, int64_t height, int
     const int64_t count = std::min(kStretch, columns - first);
     const int64_t whole = std::min(kStretch, padded - first);
     for (int64_t row = 0; row < height; ++row) {
-      const float* const from = read_stretch(a, type, row * stride + first, count, numbers);
+      const float* const from =
+          read_stretch(a, type, row * stride + first, count, hadamard, numbers);
       int32_t sums[kStretch / 32] = {};
       scales[row] = quantize(from, static_cast<int>(int8_group(kOf)), kParted,
                              quads + row * kStretchQuads, sums);
@@ -493,14 +495,14 @@ void pack_of(const std::byte* a, DType type, int64_t stride, int64_t height, int
 }
 
 inline void pack(Format format, const std::byte* a, DType type, int64_t stride, int64_t height,
-                 int64_t columns, const Int8Strips& strip) {
+                 int64_t columns, bool hadamard, const Int8Strips& strip) {
   if (format == Format::kQ4_1) {
-    return pack_of<Format::kQ4_1>(a, type, stride, height, columns, strip);
+    return pack_of<Format::kQ4_1>(a, type, stride, height, columns, hadamard, strip);
   }
   if (format == Format::kQ8) {
-    return pack_of<Format::kQ8>(a, type, stride, height, columns, strip);
+    return pack_of<Format::kQ8>(a, type, stride, height, columns, hadamard, strip);
   }
-  pack_of<Format::kQ4>(a, type, stride, height, columns, strip);
+  pack_of<Format::kQ4>(a, type, stride, height, columns, hadamard, strip);
 }
 
 // The stretch's scale from the bits of its largest magnitude (which are above infinity's for a

@@ -12,6 +12,7 @@
 #include "kernels/cpu/gemm_tiles.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/strips.h"
+#include "kernels/input_hadamard.h"
 
 namespace spillway::cpu {
 
@@ -36,6 +37,7 @@ static_assert(kGemmRowsMax % kRowsMultiple == 0);
 // at float r * columns.
 class F32Matmul {
  public:
+  static constexpr bool kMultipliesHadamard = false;
   static size_t row_bytes(const WeightMatrix& w) {
     return static_cast<size_t>(w.columns) * sizeof(float);
   }
@@ -44,8 +46,8 @@ class F32Matmul {
   F32Matmul(CpuContext&, std::byte* scratch, int64_t /*rows*/, const WeightMatrix& weight)
       : packed_(reinterpret_cast<float*>(scratch)), columns_(weight.columns) {}
 
-  void pack(const ConstMatrixView& in, int64_t first, int64_t height) const {
-    pack_strip(reinterpret_cast<const float*>(in.row(first)), in.stride, height, columns_,
+  void pack(const ConstMatrixView& strip, int64_t first) const {
+    pack_strip(reinterpret_cast<const float*>(strip.data), strip.stride, strip.rows, columns_,
                packed_ + first * columns_);
   }
   void multiply(int64_t row, int64_t rows, Format format, const std::byte* panels,
@@ -61,6 +63,7 @@ class F32Matmul {
 // Matmul of bf16 activations with bf16 or quantised weights.
 class Bf16Matmul {
  public:
+  static constexpr bool kMultipliesHadamard = false;
   static size_t row_bytes(const WeightMatrix& w) {
     const int64_t sums = is_grouped(w.format) ? sum_groups(w.columns, group_of(w)) : 0;
     return static_cast<size_t>(pair_columns(w.columns)) * sizeof(uint32_t) +
@@ -75,9 +78,9 @@ class Bf16Matmul {
     packed_.sum_group = group_of(weight);
   }
 
-  void pack(const ConstMatrixView& in, int64_t first, int64_t height) const {
-    pack_bf16_strip(reinterpret_cast<const uint16_t*>(in.row(first)), in.stride, height, columns_,
-                    from(first));
+  void pack(const ConstMatrixView& strip, int64_t first) const {
+    pack_bf16_strip(reinterpret_cast<const uint16_t*>(strip.data), strip.stride, strip.rows,
+                    columns_, from(first));
   }
   void multiply(int64_t row, int64_t rows, Format format, const std::byte* panels,
                 float* tile) const {
@@ -100,6 +103,7 @@ class Bf16Matmul {
 // Matmul of activations in 8 bits with weights of 4 or 8 bits.
 class Int8Matmul {
  public:
+  static constexpr bool kMultipliesHadamard = true;
   static size_t row_bytes(const WeightMatrix& w) {
     return static_cast<size_t>(int8_quads(w.format, w.columns)) * sizeof(uint32_t) +
            static_cast<size_t>(int8_scales(w.format, w.columns)) * sizeof(float);
@@ -113,10 +117,12 @@ class Int8Matmul {
                                          rows * int8_quads(weight.format, weight.columns))},
         rows_(rows),
         columns_(weight.columns),
-        format_(weight.format) {}
+        format_(weight.format),
+        hadamard_(weight.hadamard) {}
 
-  void pack(const ConstMatrixView& in, int64_t first, int64_t height) const {
-    pack_int8_strip(format_, in.row(first), in.dtype, in.stride, height, columns_, from(first));
+  void pack(const ConstMatrixView& strip, int64_t first) const {
+    pack_int8_strip(format_, strip.data, strip.dtype, strip.stride, strip.rows, columns_, hadamard_,
+                    from(first));
   }
   Int8Panels weights_of(const std::byte* panels) const {
     return int8_panels(format_, rows_, panels,
@@ -139,12 +145,14 @@ class Int8Matmul {
   Int8Strips packed_;
   int64_t rows_, columns_;
   Format format_;
+  bool hadamard_;
 };
 
 // Matmul, by matrix units or by oneDNN, of activations in the format of the weights, which are in
 // kPanels64. Rows are dense; their length and number are padded with zeros.
 class DenseMatmul {
  public:
+  static constexpr bool kMultipliesHadamard = false;
   static size_t row_bytes(const WeightMatrix& w) {
     return static_cast<size_t>(padded_columns(w.layout, w.format, w.columns)) *
            dtype_bytes(element_of(w.format));
@@ -163,11 +171,11 @@ class DenseMatmul {
     onednn_ = &context.onednn()->kernel(weight.format, columns_);
   }
 
-  void pack(const ConstMatrixView& in, int64_t first, int64_t height) const {
-    const int64_t end = first + height;
+  void pack(const ConstMatrixView& strip, int64_t first) const {
+    const int64_t end = first + strip.rows;
     for (int64_t row = first; row < end; ++row) {
       std::byte* const to = packed_ + static_cast<size_t>(row) * stride_;
-      std::memcpy(to, in.row(row), bytes_);
+      std::memcpy(to, strip.row(row - first), bytes_);
       std::memset(to + bytes_, 0, stride_ - bytes_);
     }
     if (end < rows_) return;
@@ -240,9 +248,32 @@ void multiply_columns(const LinearArgs& args, const WeightSlab& slab, int64_t sl
   }
 }
 
+// Bytes for a row in float32, then the rows of the strip.
+size_t hadamard_scratch_bytes(const ConstMatrixView& strip) {
+  const auto count = static_cast<size_t>(strip.columns);
+  return round_up(count * sizeof(float), 64) +
+         count * static_cast<size_t>(strip.rows) * dtype_bytes(strip.dtype);
+}
+
+// The rows of a strip multiplied by Hadamard matrices, in their own type.
+ConstMatrixView with_hadamard(CpuContext& context, const ConstMatrixView& strip) {
+  const auto count = static_cast<size_t>(strip.columns);
+  std::byte* const scratch = context.thread_scratch(hadamard_scratch_bytes(strip));
+  ConstMatrixView out = strip;
+  out.data = scratch + round_up(count * sizeof(float), 64);
+  out.stride = strip.columns;
+  for (int64_t row = 0; row < strip.rows; ++row) {
+    convert_numbers(strip.dtype, strip.row(row), DType::kF32, scratch, count);
+    multiply_by_hadamard(HadamardOf::kInputs, strip.columns, reinterpret_cast<float*>(scratch));
+    convert_numbers(DType::kF32, scratch, strip.dtype, scratch + (out.row(row) - scratch), count);
+  }
+  return out;
+}
+
 // Packs the strips of each block of kGemmRowsMax rows, as multiply() wants them.
 template <class Product>
-void pack_rows(CpuContext& context, const ConstMatrixView& in, const Product& product) {
+void pack_rows(CpuContext& context, const ConstMatrixView& in, bool hadamard,
+               const Product& product) {
   const int64_t strip_rows = Product::strip_rows();
   const int64_t task_strips = std::max<int64_t>(1, kGemmRowsMax / strip_rows / kPackTasks);
   const int64_t whole = in.rows / kGemmRowsMax;
@@ -254,7 +285,11 @@ void pack_rows(CpuContext& context, const ConstMatrixView& in, const Product& pr
     const int64_t first = task % kPackTasks * task_strips;
     const int64_t end = std::min(strips.count(), first + task_strips);
     for (int64_t s = first; s < end; ++s) {
-      product.pack(in, block + strips.first(s), strips.height(s));
+      const int64_t row = block + strips.first(s);
+      ConstMatrixView strip = in;
+      strip.data = in.row(row);
+      strip.rows = strips.height(s);
+      product.pack(hadamard ? with_hadamard(context, strip) : strip, row);
     }
   });
 }
@@ -272,7 +307,7 @@ void linear_panels(CpuContext& context, const LinearArgs& args) {
     in.rows = std::min(pass_rows, args.in.rows - first);
     const MatrixView out = args.out.slice_rows(first, in.rows);
     const Product product(context, scratch, in.rows, w);
-    pack_rows(context, in, product);
+    pack_rows(context, in, w.hadamard && !Product::kMultipliesHadamard, product);
     const int64_t tiles_per_slab = (w.slab_rows + kGemmColumns - 1) / kGemmColumns;
     context.parallel_for((w.rows + kGemmColumns - 1) / kGemmColumns, [&](int64_t task) {
       const auto slab = static_cast<size_t>(task / tiles_per_slab);
@@ -292,7 +327,7 @@ void run(CpuContext& context, const LinearArgs& args) {
     return;
   }
   SPILLWAY_CHECK(args.weight.layout == MatrixLayout::kPanels16);
-  if (context.int8(args.weight.format)) {
+  if (context.int8(args.weight.format, args.weight.hadamard)) {
     linear_panels<Int8Matmul>(context, args);
   } else if (args.in.dtype == DType::kBF16) {
     SPILLWAY_CHECK(has_bf16_dot());

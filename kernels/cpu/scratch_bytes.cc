@@ -14,6 +14,8 @@ namespace {
 // Packed rows of one pass (linear.cc); wider rows are packed 96 at a time, in float32 at most.
 constexpr uint64_t kPackedBytes = uint64_t{4} << 20;
 constexpr uint64_t kPackedRows = 96;
+// A strip of rows multiplied by Hadamard matrices, and one in float32 (linear.cc).
+constexpr uint64_t kHadamardRows = 24 + 1;
 
 }  // namespace
 
@@ -44,6 +46,8 @@ uint64_t cpu_scratch_bytes(const ModelShape& shape, int64_t threads, int64_t pro
   for (const LinearShape& linear : linear_shapes(shape)) {
     widest = std::max(widest, static_cast<uint64_t>(linear.inputs));
     expanded = std::max<uint64_t>(expanded, cpu::int8_scratch_bytes_max(linear.inputs));
+    const auto inputs = round_up(static_cast<uint64_t>(linear.inputs), 64);
+    expanded = std::max<uint64_t>(expanded, kHadamardRows * inputs * sizeof(float));
   }
   return static_cast<uint64_t>(threads) * round_up(std::max(attention, expanded), 4096) +
          std::max(kPackedBytes, kPackedRows * round_up(widest, 64) * sizeof(float));

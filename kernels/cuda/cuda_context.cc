@@ -82,6 +82,7 @@ CudaContext::~CudaContext() {
     if (event != nullptr) cudaEventDestroy(event);
   }
   memory_.free_of(stream_, scratch_);
+  memory_.free_of(stream_, input_scratch_);
   memory_.free(uploaded_, 2 * kHalfBytes);
   cudaFreeHost(pinned_);
   if (stream_ == nullptr) return;
@@ -109,13 +110,21 @@ const std::byte* CudaContext::upload_bytes(std::span<const std::byte> bytes) {
 }
 
 std::byte* CudaContext::scratch(size_t bytes) {
-  if (bytes > scratch_.bytes) {
+  return grown(&scratch_, bytes);
+}
+
+std::byte* CudaContext::input_scratch(size_t bytes) {
+  return grown(&input_scratch_, bytes);
+}
+
+std::byte* CudaContext::grown(DeviceMemory::Ordered* scratch, size_t bytes) {
+  if (bytes > scratch->bytes) {
     if (!ready()) return nullptr;
     // Queued work still uses the old scratch; freed first, since the new one may reuse its memory.
-    memory_.free_of(stream_, std::exchange(scratch_, {}));
-    fail(memory_.allocate_for(stream_, &scratch_, bytes, "scratch memory"));
+    memory_.free_of(stream_, std::exchange(*scratch, {}));
+    fail(memory_.allocate_for(stream_, scratch, bytes, "scratch memory"));
   }
-  return static_cast<std::byte*>(scratch_.at);
+  return static_cast<std::byte*>(scratch->at);
 }
 
 void CudaContext::check_blas(cublasStatus_t status, const char* what) {

@@ -86,6 +86,9 @@ class CudaContext {
   // stream's order, and stays. Null: out of memory, as status() reports; the previous scratch is
   // freed, too.
   std::byte* scratch(size_t bytes);
+  // The same beside scratch(), for inputs that an op makes of its own for other code that uses
+  // that.
+  std::byte* input_scratch(size_t bytes);
 
   // Records the first error, of an awaited event, a call or a kernel: from now on ops and copies
   // are skipped, until recover(), or for good if the device is lost.
@@ -104,6 +107,7 @@ class CudaContext {
   CudaContext(int device, bool native_bf16, DeviceMemory& memory)
       : device_(device), native_bf16_(native_bf16), memory_(memory) {}
   void allocate_uploads();
+  std::byte* grown(DeviceMemory::Ordered* scratch, size_t bytes);
   const std::byte* upload_bytes(std::span<const std::byte> bytes);
 
   const int device_;
@@ -118,7 +122,7 @@ class CudaContext {
   std::byte* uploaded_ = nullptr;
   cudaEvent_t used_[2] = {nullptr, nullptr};
   size_t half_ = 0, offset_ = 0;
-  DeviceMemory::Ordered scratch_;
+  DeviceMemory::Ordered scratch_, input_scratch_;
   Status status_;
   std::optional<CudaTrace> trace_;
 };

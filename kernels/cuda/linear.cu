@@ -13,6 +13,7 @@
 #include "kernels/cuda/cuda_context.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/expand.h"
+#include "kernels/cuda/input_hadamard.h"
 #include "kernels/cuda/kernel.h"
 #include "kernels/cuda/linear_quant.h"
 
@@ -274,8 +275,11 @@ class Linear {
 
 }  // namespace
 
-void run(CudaContext& context, const LinearArgs& args) {
+void run(CudaContext& context, const LinearArgs& asked) {
   if (!context.ready()) return;
+  LinearArgs args = asked;
+  if (args.weight.hadamard) args.in = inputs_by_hadamard(context, asked.in);
+  if (args.in.data == nullptr) return;  // The context has the reason.
   if (takes_linear_quant(args)) return linear_quant(context, args);
   // Batches of more rows than a grid has in y run in parts.
   constexpr int64_t kRowsMax = 65535;

@@ -11,6 +11,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/cpu/cpu_context.h"
 #include "kernels/cpu/memory_probe.h"
+#include "kernels/input_hadamard.h"
 #include "kernels/ops.h"
 
 namespace spillway {
@@ -224,7 +225,8 @@ Result<Rates> linear_rates(Device& device, const WeightPool& pool, const LinearP
                      .weight = {std::span(&slab, 1), probe.weights,
                                 device.matrix_layout(probe.weights), probe.outputs, probe.inputs,
                                 static_cast<int64_t>(round_up(static_cast<uint64_t>(probe.outputs),
-                                                              kPanelRowMultiple))},
+                                                              kPanelRowMultiple)),
+                                false, takes_hadamard(probe.weights)},
                      .out = dense_matrix(out.data(), DType::kF32, probe.rows, probe.outputs)});
   };
   const double work = 2.0 * static_cast<double>(probe.rows) * static_cast<double>(probe.outputs) *

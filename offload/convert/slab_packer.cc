@@ -109,7 +109,7 @@ Status SlabPacker::pack_piece(const Piece& piece, std::vector<std::byte>& scratc
   SPILLWAY_RETURN_IF_ERROR(read_rows(weight, piece.first_row, source));
   ConversionCounts counts;
   pack_rows(tensor.layout, tensor.format, weight.format, source.data(), piece.rows,
-            weight.row_elements, target.data(), quantization, &counts);
+            weight.row_elements, target.data(), quantization, &counts, tensor.hadamard);
   if (again) return {};
   // Plain numbers were counted on the way; which of the parts they are in, a look at each says.
   const bool quantized = is_quantized(tensor.format);
@@ -148,7 +148,7 @@ Status SlabPacker::pack_smoothed(const Piece& piece, std::vector<std::byte>& scr
                 nullptr, &counts);
     } else {
       quantize_rows(tensor.layout, tensor.format, DType::kF32, from, row, rows, columns,
-                    target.data(), quantization);
+                    target.data(), quantization, tensor.hadamard);
     }
   }
   const uint64_t overflow = counts.overflow + quantization->saturated - saturated;

@@ -50,6 +50,7 @@ struct TensorInfo {
   WeightSpec spec;
   Format format = Format::kF32;  // Vectors are always kF32.
   MatrixLayout layout = MatrixLayout::kRows;
+  bool hadamard = false;  // Columns are multiplied by Hadamard matrices (kernels/input_hadamard.h)
   uint32_t first_slab = 0;
   uint32_t slab_count = 0;
   int64_t slab_rows = 0;

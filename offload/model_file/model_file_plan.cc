@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "kernels/base/checked_math.h"
+#include "kernels/input_hadamard.h"
 #include "offload/model_file/model_file.h"
 
 namespace spillway {
@@ -20,7 +21,9 @@ class Planner {
       if (spec.kind == WeightKind::kVector) continue;
       tensor.format = of_weights.empty() ? format : of_weights[table_.tensors.size() - 1];
       SPILLWAY_CHECK(tensor.format == format || goes_beside(tensor.format, format));
-      tensor.layout = spec.kind == WeightKind::kMatrix ? layout : MatrixLayout::kRows;
+      if (spec.kind == WeightKind::kTable) continue;
+      tensor.layout = layout;
+      tensor.hadamard = takes_hadamard(tensor.format);
     }
   }
 

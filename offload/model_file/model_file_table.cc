@@ -8,6 +8,7 @@
 #include "kernels/base/json_reader.h"
 #include "kernels/base/quote.h"
 #include "kernels/base/strict_json.h"
+#include "kernels/input_hadamard.h"
 #include "offload/model_file/model_shape_json.h"
 
 namespace spillway {
@@ -55,6 +56,7 @@ json encode_tensor(const TensorInfo& tensor) {
                  {"offset_in_slab", tensor.offset_in_slab},
                  {"nan", tensor.nan_count},
                  {"inf", tensor.inf_count}};
+  if (tensor.hadamard) object["hadamard"] = true;
   if (is_quantized(tensor.format)) {
     object["quantization"] = encode_quantization(tensor.quantization);
   }
@@ -87,6 +89,11 @@ Result<TensorInfo> decode_tensor(const json& object, const WeightSpec& spec, int
     tensor.layout = *known;
   } else {
     reader.fail("layout " + in_quotes(layout) + " is unknown");
+  }
+  tensor.hadamard = reader.boolean_or("hadamard", false);
+  if (tensor.hadamard && (version < kTableVersionHadamard || spec.kind != WeightKind::kMatrix ||
+                          !takes_hadamard(tensor.format))) {
+    reader.fail("hadamard is true, which such a tensor cannot be");
   }
   tensor.first_slab = static_cast<uint32_t>(reader.integer("first_slab", 0, kSlabsMax));
   tensor.slab_count = static_cast<uint32_t>(reader.integer("slab_count", 1, kSlabsMax));
@@ -212,6 +219,10 @@ Status decode_files(const json& list, std::string_view contents, ModelFileTable&
 }
 
 uint32_t table_version(const ModelFileTable& table) {
+  const auto hadamard = [](const TensorInfo& tensor) { return tensor.hadamard; };
+  if (std::any_of(table.tensors.begin(), table.tensors.end(), hadamard)) {
+    return kTableVersionHadamard;
+  }
   const auto row_scaled = [](const TensorInfo& tensor) { return tensor.format == Format::kQ8; };
   if (table.format == Format::kQ8 ||
       std::any_of(table.tensors.begin(), table.tensors.end(), row_scaled)) {
@@ -222,7 +233,7 @@ uint32_t table_version(const ModelFileTable& table) {
 
 Result<ModelFileTable> decode_json(const json& root) {
   JsonReader reader(root, "table");
-  const int64_t version = reader.integer("version", kModelFileVersion, kTableVersionRowScale);
+  const int64_t version = reader.integer("version", kModelFileVersion, kTableVersionHadamard);
   ModelFileTable table;
   table.format = read_format(reader, version);
   table.source = reader.string("source", 4096);

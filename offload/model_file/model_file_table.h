@@ -22,6 +22,9 @@ constexpr uint32_t kTableVersionWindow = 2;
 // Of the table, where weights are in Format::kQ8: before this version "q8" was the name of what is
 // kQ8_1 now, and is read so.
 constexpr uint32_t kTableVersionRowScale = 3;
+// Of the table, where matrices are multiplied by Hadamard matrices: builds that do not know them
+// would ignore the member and multiply by other matrices.
+constexpr uint32_t kTableVersionHadamard = 4;
 
 // Limits of a table read from outside.
 constexpr uint64_t kTableBytesMax = uint64_t{512} << 20;

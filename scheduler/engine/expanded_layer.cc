@@ -49,9 +49,8 @@ WeightMatrix ExpandedLayer::expanded(Stream& stream, const WeightMatrix& from, W
   expand_rows(stream,
               {.from = from, .out = dense_matrix(memory, format_, from.rows, from.columns)});
   *slab = {memory, from.rows};
-  return {std::span(slab, 1), plain_format(format_), MatrixLayout::kRows,
-          from.rows,          from.columns,          from.rows,
-          from.finite};
+  return {std::span(slab, 1), plain_format(format_), MatrixLayout::kRows, from.rows, from.columns,
+          from.rows,          from.finite,           from.hadamard};
 }
 
 }  // namespace spillway

@@ -17,8 +17,9 @@ Status int8_is_for_cpus() {
 }
 
 std::string profile_command_text(const EngineFlags& flags) {
-  const bool int8 = flags.quantized_compute == "int8";
-  return std::string("`spillway profile") + (int8 ? " --quantized-compute int8" : "") +
+  const std::string& compute = flags.quantized_compute;
+  return std::string("`spillway profile") +
+         (compute != "auto" ? " --quantized-compute " + compute : std::string()) +
          // (The disk of one folder is as likely as not the default's.)
          (flags.disk_dirs.size() > 1 ? " --disk-dir " + disk_dirs_text(flags.disk_dirs)
                                      : std::string()) +
@@ -35,7 +36,9 @@ Result<std::unique_ptr<Device>> open_device(const DeviceChoice& choice) {
     }
   }
   auto device = open_cpu_device(static_cast<int>(std::min<int64_t>(choice.threads, 1 << 20)),
-                                int8 ? CpuMatmul::kInt8 : CpuMatmul::kFastest);
+                                int8                                  ? CpuMatmul::kInt8
+                                : choice.quantized_compute == "float" ? CpuMatmul::kFloat
+                                                                      : CpuMatmul::kFastest);
   if (int8 && !device.ok()) return device.status().at("--quantized-compute int8");
   return device;
 }

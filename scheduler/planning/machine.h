@@ -17,8 +17,8 @@ struct DeviceChoice {
   std::string kind = "auto";  // cpu, cuda; auto: CUDA where there is one, else the CPU
   int64_t gpu = 0;            // Other than 0: must exist
   int64_t threads = 0;        // CPU threads; 0: one per processor
-  // How a CPU multiplies with quantised weights: activations in 8 bits (int8), or in float (float,
-  // and auto).
+  // How a CPU multiplies with quantised weights: activations in 8 bits (int8), or in float (float);
+  // auto: in 8 bits where the CPU can and the weights were made for it (input_hadamard.h).
   std::string quantized_compute = "auto";
 };
 DeviceChoice device_choice(const EngineFlags& flags);

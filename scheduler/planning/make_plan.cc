@@ -83,10 +83,22 @@ class Planner {
     plan_.format = table().format;
     plan_.matrix_layout = machine_.device.matrix_layout(plan_.format);
     if (table().mixed()) count_mixed_bytes();
-    plan_.in_int8 = flags_.quantized_compute == "int8" && table().takes_int8();
+    plan_.in_int8 = some_in_int8();
     engine().kv_format = flags_.kv_format.value_or(default_kv_format(plan_.format));
     plan_.scheduling.kv_rule = kv_rule_of(flags_);
     if (model_.file && is_quantized(plan_.format)) plan_.quantization = table().quantization();
+  }
+
+  // Whether some matrix is multiplied in 8 bits.
+  bool some_in_int8() const {
+    if (flags_.quantized_compute == "float") return false;
+    const bool all = flags_.quantized_compute == "int8";
+    const std::vector<TensorInfo>& tensors = table().tensors;
+    return std::any_of(tensors.begin(), tensors.end(), [&](const TensorInfo& tensor) {
+      if (tensor.spec.kind != WeightKind::kMatrix) return false;
+      return all ? takes_int8(tensor.format)
+                 : tensor.hadamard && machine_.device.in_int8(tensor.format);
+    });
   }
 
   void count_mixed_bytes() {

@@ -31,7 +31,7 @@ int run(const std::string& format, int count, char** shapes) {
     return 2;
   }
   auto opened =
-      open_cpu_device(0, format.ends_with("-int8") ? CpuMatmul::kInt8 : CpuMatmul::kFastest);
+      open_cpu_device(0, format.ends_with("-int8") ? CpuMatmul::kInt8 : CpuMatmul::kFloat);
   if (!opened.ok()) {
     std::fprintf(stderr, "linear_bench: %s\n", std::string(opened.status().message()).c_str());
     return 1;

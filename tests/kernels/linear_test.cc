@@ -28,20 +28,22 @@ struct LinearCase {
   int64_t rows, outputs, inputs, slab_rows;
 };
 
-void check_linear(Device& device, Format format, const LinearCase& c, Activation activation) {
+void check_linear(Device& device, Format format, const LinearCase& c, Activation activation,
+                  bool hadamard = false) {
   const auto stream = device.new_stream("test");
   const DType in_dtype = device.activation_dtype(format);
-  const auto in = rounded(in_dtype, random_floats(c.rows * c.inputs, 1));
+  const auto given = rounded(in_dtype, random_floats(c.rows * c.inputs, 1));
+  const auto in = hadamard ? rounded(in_dtype, scalar::hadamard(given, c.inputs, true)) : given;
   const PackedMatrix packed(device.matrix_layout(format), format,
                             random_floats(c.outputs * c.inputs, 2), c.outputs, c.inputs,
-                            c.slab_rows);
+                            c.slab_rows, hadamard);
   // On CUDA quantised weights are expanded into the format of what goes in, except by the kernel
   // that multiplies their codes; on the CPU into float32.
   const bool codes = is_grouped(format) && c.rows <= kFewRows && c.inputs % 64 == 0;
   const auto weights =
       device.discrete() && !codes ? rounded(in_dtype, packed.rounded()) : packed.rounded();
   const auto bias = random_floats(c.outputs, 3), before = random_floats(c.rows * c.outputs, 4);
-  const DeviceArray<std::byte> in_there(device, *stream, bytes_of(in_dtype, in));
+  const DeviceArray<std::byte> in_there(device, *stream, bytes_of(in_dtype, given));
   const DeviceMatrix weights_there(device, *stream, packed);
   const DeviceArray<float> bias_there(device, *stream, bias), out(device, *stream, before);
   LinearArgs args{.in = dense_matrix(in_there.data(), in_dtype, c.rows, c.inputs),
@@ -111,6 +113,19 @@ TEST_CASE("linear agrees with its definition") {
                         << c.outputs << " inputs " << c.inputs << " activation "
                         << activation_name(activation));
     check_linear(*device, format, c, activation);
+  }
+}
+
+TEST_CASE("linear multiplies its inputs by Hadamard matrices where the weights were",
+          "[sanitizer]") {
+  const auto format = GENERATE(Format::kQ4, Format::kQ8);
+  const auto c = GENERATE(LinearCase{1, 64, 64, 64}, LinearCase{2, 70, 33, 128},
+                          LinearCase{5, 129, 515, 64}, LinearCase{33, 136, 300, 64},
+                          LinearCase{97, 100, 96, 192}, LinearCase{8, 70, 1100, 64});
+  for (const auto& device : test::test_devices()) {
+    INFO(device->name() << ", format " << format_name(format) << " rows " << c.rows << " inputs "
+                        << c.inputs);
+    check_linear(*device, format, c, Activation::kNone, true);
   }
 }
 

@@ -25,7 +25,7 @@ TEST_CASE("the cache knows the names that it gives, and no others") {
   const std::string print = "0123456789abcdef0123456789abcdef";
   for (const char* model :
        {"opt-6.7b", "my model/with\nanything", "", ".hidden", "a-0123456789abcdef-b", "-"}) {
-    for (const char* format : {"auto", "auto-bf16", "q4"}) {
+    for (const char* format : {"auto", "auto-bf16", "q4_1", "q4", "q8"}) {
       for (const MatrixLayout layout :
            {MatrixLayout::kRows, MatrixLayout::kPanels16, MatrixLayout::kPanels64}) {
         const std::string name = cached_file_name(model, print, format, layout);

@@ -18,12 +18,14 @@ namespace {
 
 // opt-125m on this machine, with what was said.
 struct Start {
-  explicit Start(bool profiled) {
+  explicit Start(bool profiled, std::optional<bool> in_int8 = {}) {
     ::setenv("SPILLWAY_CACHE", cache.path().c_str(), 1);
     if (profiled) {
       const auto device = open_device({.kind = "cpu"});
       REQUIRE(device.ok());
-      const std::string json = hardware_profile_json(test::sample_hardware(false));
+      HardwareProfile hardware = test::sample_hardware(false);
+      hardware.compute.in_int8 = in_int8.value_or(device.value()->in_int8(Format::kQ4));
+      const std::string json = hardware_profile_json(hardware);
       REQUIRE(keep_profile(*device.value(), scratch_directories({}), json).ok());
     }
     flags.device = "cpu";
@@ -43,6 +45,20 @@ struct Start {
   std::vector<RequestGroup> workload = {{20, 10, 30}};
   std::string said;
 };
+
+TEST_CASE("a profile of other products with quantised weights is said to be one") {
+  const bool in_int8 = open_device({.kind = "cpu"}).value()->in_int8(Format::kQ4);
+  const auto format = GENERATE(Format::kQ4, Format::kF16);
+  for (const bool alike : {true, false}) {
+    Start start(true, in_int8 == alike);
+    start.flags.format = format;
+    REQUIRE(start.open().ok());
+    INFO(start.said);
+    CHECK(start.heard("Plan: the best of "));
+    CHECK(start.heard("was measured when quantised weights were multiplied otherwise") ==
+          (!alike && format == Format::kQ4));
+  }
+}
 
 TEST_CASE("a plan is searched where the machine has a profile") {
   Start start(true);

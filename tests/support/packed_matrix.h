@@ -11,15 +11,16 @@ namespace spillway::test {
 class PackedMatrix {
  public:
   // `values` is row-major [rows, columns]. slab_rows: a multiple of 64, or at least `rows`.
+  // `hadamard`: see pack_rows().
   PackedMatrix(MatrixLayout layout, Format format, const std::vector<float>& values, int64_t rows,
-               int64_t columns, int64_t slab_rows)
+               int64_t columns, int64_t slab_rows, bool hadamard = false)
       : rounded_(values) {
     for (int64_t first = 0; first < rows; first += slab_rows) {
       const int64_t count = std::min(slab_rows, rows - first);
       bytes_.emplace_back(packed_bytes(layout, format, count, columns));
       pack_rows(layout, format, DType::kF32,
                 reinterpret_cast<const std::byte*>(values.data() + first * columns), count, columns,
-                bytes_.back().data());
+                bytes_.back().data(), nullptr, nullptr, hadamard);
       slabs_.push_back({bytes_.back().data(), count});
     }
     if (is_quantized(format)) {
@@ -28,6 +29,7 @@ class PackedMatrix {
       round(element_of(format), values);
     }
     matrix_ = {slabs_, format, layout, rows, columns, std::min(slab_rows, rows)};
+    matrix_.hadamard = hadamard;
   }
   PackedMatrix(const PackedMatrix&) = delete;
   PackedMatrix& operator=(const PackedMatrix&) = delete;

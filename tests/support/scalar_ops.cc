@@ -6,6 +6,8 @@
 #include <functional>
 #include <numeric>
 
+#include "kernels/input_hadamard.h"
+
 namespace spillway::scalar {
 
 double activate(Activation activation, double x) {
@@ -22,6 +24,27 @@ double activate(Activation activation, double x) {
       return x / (1 + std::exp(-x));
   }
   return x;
+}
+
+Matrix hadamard(const Matrix& rows, int64_t columns, bool inputs) {
+  Matrix out = rows;
+  for (size_t row = 0; row < out.size(); row += static_cast<size_t>(columns)) {
+    for (int64_t first = 0, block = 0; first < columns; first += block) {
+      block = hadamard_block(first, columns);
+      float* const x = out.data() + row + first;
+      for (int64_t i = 0; i < block; ++i)
+        x[i] *= inputs ? input_factor(block) : weight_factor(block);
+      for (int64_t step = 1; step < block; step *= 2) {
+        for (int64_t i = 0; i < block; ++i) {
+          if ((i & step) != 0) continue;
+          const float a = x[i], b = x[i + step];
+          x[i] = a + b;
+          x[i + step] = a - b;
+        }
+      }
+    }
+  }
+  return out;
 }
 
 Matrix linear(const Matrix& in, const Matrix& w, const Matrix& bias, const Matrix& before,

@@ -13,6 +13,10 @@ using Matrix = std::vector<float>;  // Row-major
 
 double activate(Activation activation, double x);
 
+// Rows of inputs, or of weights, times the Hadamard matrices of kernels/input_hadamard.h: the sums
+// are taken in float32 in the order that it gives, so bits can be compared.
+Matrix hadamard(const Matrix& rows, int64_t columns, bool inputs);
+
 // act(in [t, k] * w [n, k]^T + bias [n] or empty) + before [t, n] or empty.
 Matrix linear(const Matrix& in, const Matrix& w, const Matrix& bias, const Matrix& before,
               Activation activation, int64_t t, int64_t n, int64_t k);

@@ -159,7 +159,8 @@ void add_arithmetic_flags(Settings& settings, EngineFlags* flags) {
                "format of the KV cache (default: that of computing)", parse_kv_format);
   settings.add_choice("quantized-compute", &flags->quantized_compute, {"auto", "int8", "float"},
                       "how products with quantised weights are computed on the CPU: activations "
-                      "in 8 bits (int8) or not (float); auto: float");
+                      "in 8 bits (int8) or not (float); auto: in 8 bits with weights that "
+                      "Spillway quantised to q4 or q8");
   settings.add_choice("q4-compute", &flags->quantized_compute, {"auto", "int8", "float"},
                       "another name of --quantized-compute");
   settings.same("quantized-compute", "q4-compute");

@@ -41,7 +41,8 @@ Result<HardwareProfile> hardware_of(const PlanFlags& flags, const EngineFlags& e
   if (flags.hardware.empty()) return this_machine(engine);
   auto hardware = find_hardware_profile(flags.hardware);
   const bool int8 = engine.quantized_compute == "int8";
-  if (hardware.ok() && int8 != hardware.value().compute.in_int8) {
+  const bool asked = engine.quantized_compute != "auto";
+  if (hardware.ok() && asked && int8 != hardware.value().compute.in_int8) {
     std::cerr << "warning: --hardware " << flags.hardware << " was measured with"
               << (hardware.value().compute.in_int8 ? "" : "out")
               << " 8-bit products: what it says of quantised weights is not for this plan"

@@ -11,6 +11,7 @@
 #include "kernels/cpu/gemm_f32.h"
 #include "kernels/cpu/gemm_int8.h"
 #include "kernels/cpu/strips.h"
+#include "kernels/input_hadamard.h"
 #include "kernels/ops.h"
 #include "tests/support/random_data.h"
 #include "tests/support/rounding.h"
@@ -65,7 +66,8 @@ enum class How { kFused, kExpanded, kKept };
 // Sixty-four outputs, by one instruction set.
 std::vector<float> tile(const cpu::Int8Bodies& bodies, const std::vector<std::byte>& in, DType type,
                         int64_t rows, int64_t columns, const std::byte* packed, Format format,
-                        How how, std::vector<cpu::ExpandedPair>* pairs = nullptr) {
+                        How how, std::vector<cpu::ExpandedPair>* pairs = nullptr,
+                        bool hadamard = false) {
   std::vector<uint32_t> quads(static_cast<size_t>(rows * cpu::int8_quads(format, columns)));
   std::vector<float> scales(static_cast<size_t>(rows * cpu::int8_scales(format, columns)));
   const cpu::Int8Strips strips{quads.data(), scales.data()};
@@ -73,7 +75,7 @@ std::vector<float> tile(const cpu::Int8Bodies& bodies, const std::vector<std::by
   for (int64_t i = 0; i < cut.count(); ++i) {
     const int64_t row = cut.first(i);
     bodies.pack(format, in.data() + static_cast<size_t>(row * columns) * dtype_bytes(type), type,
-                columns, cut.height(i), columns,
+                columns, cut.height(i), columns, hadamard,
                 {strips.quads + row * cpu::int8_quads(format, columns),
                  strips.scales + row * cpu::int8_scales(format, columns)});
   }
@@ -98,7 +100,8 @@ std::vector<float> tile(const cpu::Int8Bodies& bodies, const std::vector<std::by
 std::vector<float> tile(const cpu::Int8Bodies& bodies, const std::vector<std::byte>& in, DType type,
                         int64_t rows, int64_t columns, const PackedMatrix& w,
                         How how = How::kFused) {
-  return tile(bodies, in, type, rows, columns, w.matrix().slabs[0].data, w.matrix().format, how);
+  return tile(bodies, in, type, rows, columns, w.matrix().slabs[0].data, w.matrix().format, how,
+              nullptr, w.matrix().hadamard);
 }
 
 TEST_CASE("products by 8-bit integers agree with their definition, by every instruction set") {
@@ -106,11 +109,13 @@ TEST_CASE("products by 8-bit integers agree with their definition, by every inst
   const int64_t columns = GENERATE(1, 60, 64, 130, 1100);
   const int64_t rows = GENERATE(1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 24, 31, 95, 96);
   const DType type = GENERATE(DType::kF32, DType::kBF16);
+  const bool hadamard = rows % 2 == 0;
   const auto bytes = bytes_of(type, random_floats(rows * columns, 1));
-  const auto in = test::floats_of(type, bytes);
+  const auto given = test::floats_of(type, bytes);
+  const auto in = hadamard ? scalar::hadamard(given, columns, true) : given;
   const PackedMatrix w(MatrixLayout::kPanels16, format,
                        random_floats(cpu::kGemmColumns * columns, 2), cpu::kGemmColumns, columns,
-                       64);
+                       64, hadamard);
   const auto expected = scalar::linear(rounded_to_bytes(in, columns), w.rounded(), {}, {},
                                        Activation::kNone, rows, cpu::kGemmColumns, columns);
   std::vector<float> first;
@@ -308,11 +313,38 @@ TEST_CASE("linear on a CPU asked for 8-bit products rounds activations where wei
   }
 }
 
-TEST_CASE("8-bit products are taken if they are asked for, by the formats that have them") {
+TEST_CASE(
+    "linear rounds activations by itself where weights were multiplied by Hadamard matrices") {
+  constexpr int64_t kRows = 20, kOutputs = 70, kInputs = 330;
+  const Format format = GENERATE(Format::kQ4, Format::kQ8);
+  const auto product = [&](CpuMatmul how, bool hadamard) {
+    const auto device = open_cpu_device(2, how).value();
+    const auto stream = device->new_stream("test");
+    const DType type = device->activation_dtype(format);
+    const auto bytes = bytes_of(type, random_floats(kRows * kInputs, 1));
+    const PackedMatrix w(device->matrix_layout(format), format,
+                         random_floats(kOutputs * kInputs, 2), kOutputs, kInputs, 64, hadamard);
+    std::vector<float> out(kRows * kOutputs);
+    linear(*stream, {.in = dense_matrix(const_cast<std::byte*>(bytes.data()), type, kRows, kInputs),
+                     .weight = w.matrix(),
+                     .out = dense_matrix(reinterpret_cast<std::byte*>(out.data()), DType::kF32,
+                                         kRows, kOutputs)});
+    return out;
+  };
+  CHECK(product(CpuMatmul::kFastest, false) == product(CpuMatmul::kFloat, false));
+  if (!cpu::has_int8()) return;
+  for (const bool hadamard : {false, true}) {
+    CHECK(product(CpuMatmul::kInt8, hadamard) != product(CpuMatmul::kFloat, hadamard));
+  }
+  CHECK(product(CpuMatmul::kFastest, true) == product(CpuMatmul::kInt8, true));
+}
+
+TEST_CASE("8-bit products are taken of weights made for them, and of others if asked for") {
   const auto fastest = open_cpu_device(1).value();
   for (const Format format : kFormats) {
     INFO(format_name(format));
-    CHECK_FALSE(fastest->in_int8(format));
+    CHECK(fastest->in_int8(format) == (cpu::has_int8() && takes_hadamard(format)));
+    CHECK_FALSE(open_cpu_device(1, CpuMatmul::kFloat).value()->in_int8(format));
     if (!cpu::has_int8()) continue;
     CHECK(open_cpu_device(1, CpuMatmul::kInt8).value()->in_int8(format) == takes_int8(format));
   }

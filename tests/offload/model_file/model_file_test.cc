@@ -394,6 +394,7 @@ TEST_CASE("what an earlier version called q8 is read as q8_1, which has its byte
 
   // Today's q8 has other bytes, and a version that builds from before refuse.
   ModelFileTable rows = plan_model_file(checkpoint_shape(), Format::kQ8, MatrixLayout::kPanels16);
+  for (TensorInfo& tensor : rows.tensors) tensor.hadamard = false;
   for (SlabInfo& slab : rows.slabs) slab.offset += kFirstSlabOffset;
   const std::string text_of_rows = text_of(rows);
   CHECK_THAT(text_of_rows, Catch::Contains("\"version\":3"));
@@ -404,11 +405,47 @@ TEST_CASE("what an earlier version called q8 is read as q8_1, which has its byte
   CHECK(decoded->format == Format::kQ8);
   CHECK(decoded->tensors[0].format == Format::kQ8);
   // One weight of it in a file of others is enough.
-  std::vector<Format> formats(weight_specs(checkpoint_shape()).size(), Format::kQ4);
+  std::vector<Format> formats(weight_specs(checkpoint_shape()).size(), Format::kQ4_1);
   formats[0] = Format::kQ8;
   CHECK_THAT(
-      text_of(plan_model_file(checkpoint_shape(), Format::kQ4, MatrixLayout::kPanels16, formats)),
+      text_of(plan_model_file(checkpoint_shape(), Format::kQ4_1, MatrixLayout::kPanels16, formats)),
       Catch::Contains("\"version\":3"));
+}
+
+TEST_CASE("matrices in q4 and q8 say that they were multiplied by Hadamard matrices") {
+  const Format format = GENERATE(Format::kQ4, Format::kQ8, Format::kQ4_1, Format::kQ8_1);
+  ModelFileTable table = plan_model_file(checkpoint_shape(), format, MatrixLayout::kPanels16);
+  for (SlabInfo& slab : table.slabs) slab.offset += kFirstSlabOffset;
+  const uint64_t end = kFirstSlabOffset + table.weight_bytes();
+  const auto text_of = [](const ModelFileTable& of) {
+    size_t json_bytes = 0;
+    return encode_table(of, &json_bytes);
+  };
+  const bool has = format == Format::kQ4 || format == Format::kQ8;
+  const std::string text = text_of(table);
+  const auto decoded = decode_table(text, text.size(), end);
+  REQUIRE(decoded.ok());
+  for (const TensorInfo& tensor : decoded->tensors) {
+    INFO(tensor.name());
+    CHECK(tensor.hadamard == (has && tensor.spec.kind == WeightKind::kMatrix));
+  }
+  if (!has) return;
+  // Builds from before refuse it, and files from before are read as what they are.
+  CHECK_THAT(text, Catch::Contains("\"version\":4"));
+  std::string old = text;
+  old.replace(old.find("\"version\":4"), 11, "\"version\":3");
+  CHECK_THAT(std::string(decode_table(old, old.size(), end).status().message()),
+             Catch::Contains("hadamard"));
+  for (TensorInfo& tensor : table.tensors) tensor.hadamard = false;
+  const std::string before = text_of(table);
+  CHECK(before.find("hadamard") == std::string::npos);
+  const auto without = decode_table(before, before.size(), end);
+  REQUIRE(without.ok());
+  CHECK_FALSE(without->tensors.back().hadamard);
+  // No table has it.
+  table.tensors.front().hadamard = true;
+  const std::string wrong = text_of(table);
+  CHECK_FALSE(decode_table(wrong, wrong.size(), end).ok());
 }
 
 TEST_CASE("a table of 4-bit weights is believed only where they can lie and with their error") {
