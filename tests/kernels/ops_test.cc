@@ -9,6 +9,7 @@
 #include "tests/support/random_data.h"
 #include "tests/support/rounding.h"
 #include "tests/support/scalar_ops.h"
+#include "tests/support/test_devices.h"
 
 namespace spillway::ops_test {
 namespace {
@@ -103,6 +104,7 @@ TEST_CASE("a row of linear does not depend on its batch") {
   const auto stream = device->new_stream("test");
   constexpr int64_t kRows = 230, kOutputs = 192;
   const int64_t inputs = GENERATE(1100, 515, 4100);
+  if (!test::thorough() && inputs != 515) return;
   const DType in_format = device->activation_dtype(format);
   auto in = test::bytes_of(in_format, random_floats(kRows * inputs, 5));
   const ConstMatrixView all = dense_matrix(in.data(), in_format, kRows, inputs);

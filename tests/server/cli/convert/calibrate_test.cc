@@ -192,7 +192,7 @@ std::string converted(const std::string& model, const std::string& output,
   return output;
 }
 
-TEST_CASE("8 bits keep a model with outlying channels when it is calibrated") {
+TEST_CASE("8 bits keep a model with outlying channels when it is calibrated", "[slow]") {
   const test::TemporaryCache place;
   const std::string outliers = write_outliers(place.path() + "/outliers");
   const double expected = perplexity(demo(), Format::kF32);

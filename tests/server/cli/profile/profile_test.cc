@@ -110,7 +110,7 @@ ProfileOptions options_of(std::vector<std::string> disk_dirs, int* questions, in
   return options;
 }
 
-TEST_CASE("the disk's profile has every size and depth, and leaves nothing behind") {
+TEST_CASE("the disk's profile has every size and depth, and leaves nothing behind", "[slow]") {
   const TempDirectory temp;
   const auto device = open_cpu_device(1).value();
   int questions = 0;
@@ -136,7 +136,7 @@ TEST_CASE("the disk's profile has every size and depth, and leaves nothing behin
   CHECK(fs::is_empty(temp / "scratch"));
 }
 
-TEST_CASE("several disks are measured together, and each is said") {
+TEST_CASE("several disks are measured together, and each is said", "[slow]") {
   const TempDirectory temp;
   const auto device = open_cpu_device(1).value();
   int questions = 0;
