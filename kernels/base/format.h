@@ -68,8 +68,8 @@ constexpr std::optional<Format> format_of_name(std::string_view name) {
   return std::nullopt;
 }
 
-// The format that a search of plans tries beside the one that the user named.
-constexpr Format kSearchedFormat = Format::kQ4;
+// The formats that a search of plans tries beside the one that the user named.
+constexpr Format kSearchedFormats[] = {Format::kQ8, Format::kQ4};
 
 // All names, or those that the KV cache may have, joined by `separator`, and by `last` before the
 // final one if that is given: "f32|bf16|f16|q4|q4_1|q8_1|q8".

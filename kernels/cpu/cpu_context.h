@@ -25,7 +25,7 @@ class CpuContext {
   OneDnn* onednn() const { return onednn_.get(); }  // Null: our own kernels for every format.
   bool bf16_dot() const { return bf16_dot_; }       // Our kernels use bf16 (cpu/gemm_bf16.h).
   bool tiles() const { return tiles_; }             // bf16 weights: cpu/gemm_tiles.h.
-  // Weights that are multiplied in 8 bits (cpu/gemm_int8.h): some formats have two kinds.
+  // Whether such weights are multiplied by inputs in 8 bits (cpu/gemm_int8.h).
   bool int8(Format weights, bool hadamard) const {
     return takes_int8(weights) && (int8_ == Int8::kAll || (int8_ == Int8::kHadamard && hadamard));
   }

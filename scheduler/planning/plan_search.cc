@@ -196,8 +196,10 @@ class Search {
       if (question_.flags.*format) continue;
       const std::vector<EngineFlags> before = found;
       for (EngineFlags flags : before) {
-        flags.*format = kSearchedFormat;
-        found.push_back(flags);
+        for (const Format searched : kSearchedFormats) {
+          flags.*format = searched;
+          found.push_back(flags);
+        }
       }
     }
     return found;

@@ -21,7 +21,7 @@ struct PlanQuestion {
   bool lengths_known = true;    // False: sequences of any length must fit
   double latency_seconds = 0;   // Limit for a full block; 0: none
   bool frontier = false;        // Find it, too: more blocks are tried
-  bool search_formats = false;  // Try 4-bit weights and KV, unless flags name formats
+  bool search_formats = false;  // Try weights and KV of 8 and 4 bits, unless flags name formats
   // These outlive the question's results.
   const HardwareProfile* hardware = nullptr;
   const PlanMachine* machine = nullptr;  // To be planned for; null: the profile's

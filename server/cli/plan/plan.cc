@@ -59,7 +59,7 @@ Result<OpenedModel> open_once(const std::string& model, const EngineFlags& flags
   return as_input(open_model(model, flags, once));
 }
 
-// Packs the other format of --search-formats, too.
+// Packs the other formats of --search-formats, too.
 Status pack_formats(const PlanQuestion& question) {
   const bool checkpoint =
       std::filesystem::is_directory(question.model) || question.model.ends_with(".gguf");
@@ -68,8 +68,11 @@ Status pack_formats(const PlanQuestion& question) {
     return {};
   }
   EngineFlags flags = question.flags;
-  flags.format = kSearchedFormat;
-  return open_once(question.model, flags).status();
+  for (const Format format : kSearchedFormats) {
+    flags.format = format;
+    SPILLWAY_RETURN_IF_ERROR(open_once(question.model, flags).status());
+  }
+  return {};
 }
 
 // The requests to plan for; opens the model if their file needs it.
@@ -186,9 +189,10 @@ Command plan_command() {
   settings.add_real("latency", &state->flags.latency_seconds, 0, 1e9,
                     "the fastest plan of which a full block takes no more than these seconds from "
                     "its start to its last token; 0: no limit");
-  settings.add_switch("search-formats", &state->flags.search_formats,
-                      "look at 4-bit weights and KV, too, which change answers; --format and "
-                      "--kv-format pin theirs");
+  settings.add_switch(
+      "search-formats", &state->flags.search_formats,
+      "look at weights and KV in 8 and 4 bits, too, which change answers; --format and "
+      "--kv-format pin theirs");
   settings.add_switch("frontier", &state->flags.frontier,
                       "list the plans that none beats in both throughput and latency; with --json "
                       "scripts/draw_frontier.py draws them");
