@@ -1,5 +1,6 @@
 #include "server/cli/inspect/inspect_report.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "kernels/base/quote.h"
@@ -58,6 +59,8 @@ void add_table(const ModelFileTable& table, InspectReport& report) {
 
 void add_quantization(const ModelFileTable& table, InspectReport& report) {
   report.quantization = table.quantization();
+  report.hadamard = std::any_of(table.tensors.begin(), table.tensors.end(),
+                                [](const TensorInfo& tensor) { return tensor.hadamard; });
   for (const TensorInfo& tensor : table.tensors) {
     if (tensor.quantization.relative_rms() <= report.quantization_worst_rms) continue;
     report.quantization_worst = tensor.name();

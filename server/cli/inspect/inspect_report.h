@@ -41,6 +41,7 @@ struct InspectReport {
   QuantError quantization;
   std::string quantization_worst;
   double quantization_worst_rms = 0;
+  bool hadamard = false;  // Some matrices are multiplied by Hadamard matrices
   std::vector<std::string> notes;
 };
 

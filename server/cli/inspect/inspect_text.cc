@@ -97,7 +97,7 @@ std::string quantization(const InspectReport& r) {
                 "relative RMS error %.2f %%, largest %.4g; most in %s (%.2f %%)",
                 r.quantization.relative_rms() * 100, r.quantization.error_max,
                 r.quantization_worst.c_str(), r.quantization_worst_rms * 100);
-  return line("quantization", text);
+  return line("quantization", text + std::string(r.hadamard ? ", by Hadamard matrices" : ""));
 }
 
 std::string text_of(const InspectReport& r) {
@@ -151,6 +151,7 @@ std::string json_of(const InspectReport& r) {
                {"notes", r.notes}};
   if (r.kind == "packed" && is_quantized(r.format)) {
     root["quantization"] = json_of_quantization(r.format, r.quantization);
+    root["quantization"]["hadamard"] = r.hadamard;
     root["quantization"]["worst_tensor"] = r.quantization_worst;
     root["quantization"]["worst_relative_rms"] = r.quantization_worst_rms;
   }

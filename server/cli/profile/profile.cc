@@ -109,7 +109,8 @@ Command profile_command() {
                        "threads that compute; 0: one a processor");
   settings.add_choice(
       "quantized-compute", &flags->quantized_compute, {"auto", "int8", "float"},
-      "how products with quantised weights are computed; int8 has a profile of its own");
+      "how products with quantised weights are computed; int8 and float have profiles of "
+      "their own");
   settings.add_choice("q4-compute", &flags->quantized_compute, {"auto", "int8", "float"},
                       "another name of --quantized-compute");
   settings.same("quantized-compute", "q4-compute");
