@@ -138,8 +138,8 @@ TEST_CASE("inspect shows what quantising cost") {
   CHECK(report->format == Format::kQ4);
   CHECK(report->quantization.relative_rms() > 0);
   CHECK(report->quantization_worst_rms >= report->quantization.relative_rms());
-  CHECK_THAT(text_of(report.value()), Catch::Contains("relative RMS error") &&
-                                          Catch::Contains(", by Hadamard matrices"));
+  CHECK_THAT(text_of(report.value()),
+             Catch::Contains("relative RMS error") && Catch::Contains(", by Hadamard matrices"));
   const auto root = nlohmann::json::parse(json_of(report.value()));
   CHECK(root["quantization"]["group"] == 64);
   CHECK(root["quantization"]["hadamard"] == true);
