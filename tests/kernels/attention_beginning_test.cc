@@ -390,7 +390,7 @@ int64_t scaled(int64_t thorough, int64_t quick) {
   return test::thorough() ? thorough : quick;
 }
 
-TEST_CASE("a prompt behind a shared beginning is the prompt as a whole") {
+TEST_CASE("a prompt behind a shared beginning is the prompt as a whole", "[slow]") {
   const auto format = GENERATE(Format::kF32, Format::kBF16, Format::kF16, Format::kQ4, Format::kQ8);
   const int64_t begun = GENERATE(16, 48, 64, 160), tokens = GENERATE(1, 7, 40, 150);
   const bool small = begun != 160 && tokens != 150 && (begun == 64) == (tokens == 40);
@@ -422,7 +422,7 @@ TEST_CASE("heads that share keys and values do so behind a shared beginning") {
 }
 
 // The CPU may compute these by pairs of bf16, a GPU does on tensor cores.
-TEST_CASE("prompts behind a shared beginning with narrow outputs are those as a whole") {
+TEST_CASE("prompts behind a shared beginning with narrow outputs are those as a whole", "[slow]") {
   Model model = GENERATE(Model{2, 2, 64}, Model{6, 2, 80}, Model{2, 1, 20}, Model{2, 1, 128});
   model.out = GENERATE(DType::kBF16, DType::kF16);
   model.format = GENERATE(Format::kBF16, Format::kF16, Format::kQ4, Format::kQ8);
