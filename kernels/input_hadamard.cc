@@ -116,11 +116,15 @@ namespace spillway {
 
 HWY_EXPORT(MultiplyBlock);
 
+void multiply_by_hadamard_block(float factor, int64_t block, float* x) {
+  HWY_DYNAMIC_DISPATCH(MultiplyBlock)(x, static_cast<size_t>(block), factor);
+}
+
 void multiply_by_hadamard(HadamardOf of, int64_t columns, float* row) {
   for (int64_t first = 0; first < columns;) {
     const int64_t block = hadamard_block(first, columns);
-    const float factor = of == HadamardOf::kInputs ? input_factor(block) : weight_factor(block);
-    HWY_DYNAMIC_DISPATCH(MultiplyBlock)(row + first, static_cast<size_t>(block), factor);
+    multiply_by_hadamard_block(
+        of == HadamardOf::kInputs ? input_factor(block) : weight_factor(block), block, row + first);
     first += block;
   }
 }

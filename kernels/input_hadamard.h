@@ -47,6 +47,9 @@ constexpr float weight_factor(int64_t block) {
   return 1.0f / (static_cast<float>(block) * input_factor(block));
 }
 
+// Multiplies `block` numbers, a power of two, by `factor` and then by the Walsh-Hadamard matrix.
+void multiply_by_hadamard_block(float factor, int64_t block, float* x);
+
 // Multiplies a row, of inputs or of weights, in place: all of its blocks, or those from a multiple
 // of kHadamardMax on.
 enum class HadamardOf : uint8_t { kInputs, kWeights };

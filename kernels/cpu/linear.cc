@@ -248,26 +248,21 @@ void multiply_columns(const LinearArgs& args, const WeightSlab& slab, int64_t sl
   }
 }
 
-// Bytes for a row in float32, then the rows of the strip.
-size_t hadamard_scratch_bytes(const ConstMatrixView& strip) {
-  const auto count = static_cast<size_t>(strip.columns);
-  return round_up(count * sizeof(float), 64) +
-         count * static_cast<size_t>(strip.rows) * dtype_bytes(strip.dtype);
-}
-
 // The rows of a strip multiplied by Hadamard matrices, in their own type.
 ConstMatrixView with_hadamard(CpuContext& context, const ConstMatrixView& strip) {
   const auto count = static_cast<size_t>(strip.columns);
-  std::byte* const scratch = context.thread_scratch(hadamard_scratch_bytes(strip));
-  ConstMatrixView out = strip;
-  out.data = scratch + round_up(count * sizeof(float), 64);
-  out.stride = strip.columns;
+  const size_t row_bytes = count * dtype_bytes(strip.dtype);
+  const size_t numbers_bytes = round_up(count * sizeof(float), 64);  // A row in float32
+  std::byte* const numbers =
+      context.thread_scratch(numbers_bytes + static_cast<size_t>(strip.rows) * row_bytes);
+  std::byte* const rows = numbers + numbers_bytes;
   for (int64_t row = 0; row < strip.rows; ++row) {
-    convert_numbers(strip.dtype, strip.row(row), DType::kF32, scratch, count);
-    multiply_by_hadamard(HadamardOf::kInputs, strip.columns, reinterpret_cast<float*>(scratch));
-    convert_numbers(DType::kF32, scratch, strip.dtype, scratch + (out.row(row) - scratch), count);
+    convert_numbers(strip.dtype, strip.row(row), DType::kF32, numbers, count);
+    multiply_by_hadamard(HadamardOf::kInputs, strip.columns, reinterpret_cast<float*>(numbers));
+    convert_numbers(DType::kF32, numbers, strip.dtype, rows + static_cast<size_t>(row) * row_bytes,
+                    count);
   }
-  return out;
+  return dense_matrix(rows, strip.dtype, strip.rows, strip.columns);
 }
 
 // Packs the strips of each block of kGemmRowsMax rows, as multiply() wants them.

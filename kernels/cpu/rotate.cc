@@ -12,6 +12,7 @@
 #include <hwy/highway.h>
 
 #include "kernels/cpu/vector_inl.h"
+#include "kernels/input_hadamard.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace spillway::cpu {
@@ -73,46 +74,12 @@ void rotate_neighbours(float* HWY_RESTRICT x, const float* HWY_RESTRICT cosines,
   }
 }
 
-// Sums and differences of neighbouring runs of `step` numbers, fewer than a vector's lanes.
-void add_lanes(float* HWY_RESTRICT x, size_t count, size_t step) {
-  const D d;
-  const size_t lanes = hn::Lanes(d);
-  HWY_ALIGN int32_t partner[hn::MaxLanes(D())];
-  HWY_ALIGN float sign[hn::MaxLanes(D())];
-  for (size_t i = 0; i < lanes; ++i) {
-    partner[i] = static_cast<int32_t>(i ^ step);
-    sign[i] = (i & step) == 0 ? 1.0f : -1.0f;
-  }
-  const auto partners = hn::SetTableIndices(d, partner);
-  const V signs = hn::Load(d, sign);
-  for (size_t i = 0; i < count; i += lanes) {
-    const V v = load_up_to(d, x + i, count - i);
-    store_up_to(d, hn::MulAdd(v, signs, hn::TableLookupLanes(v, partners)), x + i, count - i);
-  }
-}
-
-// The same of runs of whole vectors.
-void add_vectors(float* HWY_RESTRICT x, size_t count, size_t step) {
-  const D d;
-  for (size_t first = 0; first < count; first += 2 * step) {
-    for (size_t i = first; i < first + step; i += hn::Lanes(d)) {
-      const V a = hn::LoadU(d, x + i), b = hn::LoadU(d, x + i + step);
-      hn::StoreU(hn::Add(a, b), d, x + i);
-      hn::StoreU(hn::Sub(a, b), d, x + i + step);
-    }
-  }
-}
-
 // Multiplies each `size` numbers, a power of two, by the Walsh-Hadamard matrix over its root.
 void multiply_hadamard(float* HWY_RESTRICT x, size_t count, size_t size) {
   const D d;
   const size_t lanes = hn::Lanes(d);
-  for (size_t step = 1; step < size; step *= 2) {
-    if (step < lanes) {
-      add_lanes(x, count, step);
-    } else {
-      add_vectors(x, count, step);
-    }
+  for (size_t first = 0; first < count; first += size) {
+    multiply_by_hadamard_block(1.0f, static_cast<int64_t>(size), x + first);
   }
   const V scale = hn::Set(d, 1.0f / std::sqrt(static_cast<float>(size)));
   for (size_t i = 0; i < count; i += lanes) {
