@@ -21,7 +21,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kPartialSuffix = ".partial";
-constexpr std::string_view kLockSuffix = ".lock";
 
 // The name without `suffix`, if what is left is a packed file's of the cache; else "".
 std::string packed_name(const std::string& name, std::string_view suffix) {
@@ -139,7 +138,7 @@ void remove_lone_locks(const std::string& directory) {
   std::vector<std::string> alone;
   for (fs::directory_iterator entry(directory, error), end; !error && entry != end;
        entry.increment(error)) {
-    const std::string name = packed_name(entry->path().filename().string(), kLockSuffix);
+    const std::string name = packed_name(entry->path().filename().string(), kCacheLockSuffix);
     if (!name.empty() && !exists(directory + "/" + name)) alone.push_back(directory + "/" + name);
   }
   for (const std::string& packed : alone) {

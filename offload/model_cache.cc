@@ -17,7 +17,6 @@ namespace spillway {
 namespace {
 
 constexpr std::string_view kPackedSuffix = ".spill";
-constexpr const char* kLockSuffix = ".lock";
 constexpr size_t kFingerprintDigits = 16;  // Of the fingerprint's 32
 
 using std::chrono::milliseconds;
@@ -88,7 +87,7 @@ Result<bool> try_lock(const File& file, int operation) {
 
 Result<std::optional<CacheLock>> CacheLock::try_take(const std::string& packed) {
   while (true) {
-    SPILLWAY_ASSIGN_OR_RETURN(File file, File::open(packed + kLockSuffix, O_RDWR | O_CREAT));
+    SPILLWAY_ASSIGN_OR_RETURN(File file, File::open(packed + kCacheLockSuffix, O_RDWR | O_CREAT));
     SPILLWAY_ASSIGN_OR_RETURN(const bool locked, try_lock(file, LOCK_EX));
     if (!locked) return std::optional<CacheLock>();
     if (has_its_name(file)) return std::optional<CacheLock>(CacheLock(std::move(file)));
@@ -134,7 +133,7 @@ ModelUse::~ModelUse() {
 
 void ModelUse::record() const {
   // Fails for files outside a cache, which have no lock beside them.
-  (void)::utimensat(AT_FDCWD, (file_.path() + kLockSuffix).c_str(), nullptr, 0);
+  (void)::utimensat(AT_FDCWD, (file_.path() + kCacheLockSuffix).c_str(), nullptr, 0);
 }
 
 Result<int64_t> last_use_ns(const std::string& packed) {
@@ -145,7 +144,7 @@ Result<int64_t> last_use_ns(const std::string& packed) {
   };
   SPILLWAY_ASSIGN_OR_RETURN(const int64_t made, time_of(packed));
   return std::max(made, [&] {
-    const Result<int64_t> used = time_of(packed + kLockSuffix);
+    const Result<int64_t> used = time_of(packed + kCacheLockSuffix);
     return used.ok() ? used.value() : made;
   }());
 }

@@ -25,6 +25,9 @@ namespace spillway {
 std::string cached_file_name(const std::string& model_name, const std::string& fingerprint,
                              const std::string& format, MatrixLayout layout);
 
+// What the lock of a packed file is called behind the file's name.
+inline constexpr const char* kCacheLockSuffix = ".lock";
+
 // Whether cached_file_name() makes such names. Files of any other name are not the cache's.
 bool is_cached_file_name(std::string_view name);
 

@@ -15,8 +15,11 @@ endif()
 
 if(SPILLWAY_HAS_CUDA)
   # One binary for Turing to Hopper, and to Blackwell where this nvcc knows it, which would else
-  # compile PTX at its first start; PTX of Hopper's for what comes after.
-  if(NOT CMAKE_CUDA_ARCHITECTURES)
+  # compile PTX at its first start; PTX of Hopper's for what comes after. CUDAARCHS is CMake's own
+  # variable of the environment for others.
+  if(NOT CMAKE_CUDA_ARCHITECTURES AND NOT "$ENV{CUDAARCHS}" STREQUAL "")
+    set(CMAKE_CUDA_ARCHITECTURES "$ENV{CUDAARCHS}" CACHE STRING "What the CUDA device is compiled for")
+  elseif(NOT CMAKE_CUDA_ARCHITECTURES)
     set(architectures 75-real 80-real 86-real 89-real 90)
     execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-arch OUTPUT_VARIABLE known ERROR_QUIET)
     foreach(newer 100 120)

@@ -16,7 +16,7 @@ bool is_leftover(std::string_view name) {
          is_llama_leftover(name);
 }
 
-Result<ModelShape> read_shape(const nlohmann::json& config) {
+Result<ModelShape> read_gpt_neox_shape(const nlohmann::json& config) {
   JsonReader reader(config, "config.json");
   LlamaDefaults defaults{.positions = 2048, .bos = 0, .eos = 2};
   defaults.rotary = {.theta_key = "rotary_emb_base", .partial = 0.25, .partial_key = "rotary_pct"};
@@ -37,7 +37,7 @@ Result<ModelShape> read_shape(const nlohmann::json& config) {
   return shape;
 }
 
-constexpr TensorNames kTensors[] = {
+constexpr TensorNames kGpt_neoxTensors[] = {
     {WeightRole::kTokenEmbedding, {"gpt_neox.embed_in.weight"}},
     {WeightRole::kAttentionNormWeight, {"gpt_neox.layers.*.input_layernorm.weight"}},
     {WeightRole::kAttentionNormBias, {"gpt_neox.layers.*.input_layernorm.bias"}},
@@ -58,7 +58,7 @@ constexpr TensorNames kTensors[] = {
 
 }  // namespace
 
-const Family kFamilyGptNeoX = {"gpt_neox",           read_shape,  kTensors,
-                               llama_canonical_name, is_leftover, true};
+const Family kFamilyGptNeoX = {"gpt_neox",           read_gpt_neox_shape, kGpt_neoxTensors,
+                               llama_canonical_name, is_leftover,         true};
 
 }  // namespace spillway

@@ -10,7 +10,7 @@ namespace spillway {
 
 namespace {
 
-Result<ModelShape> read_shape(const nlohmann::json& config) {
+Result<ModelShape> read_granite_shape(const nlohmann::json& config) {
   JsonReader reader(config, "config.json");
   ModelShape shape = read_llama_shape(reader, config, {.bos = 1, .eos = 2});
   const bool bias = reader.boolean_or("attention_bias", false);
@@ -28,7 +28,7 @@ Result<ModelShape> read_shape(const nlohmann::json& config) {
   return shape;
 }
 
-constexpr TensorNames kTensors[] = {
+constexpr TensorNames kGraniteTensors[] = {
     {WeightRole::kTokenEmbedding, {"model.embed_tokens.weight"}},
     {WeightRole::kAttentionNormWeight, {"model.layers.*.input_layernorm.weight"}},
     {WeightRole::kQkvWeight,
@@ -52,7 +52,7 @@ constexpr TensorNames kTensors[] = {
 
 }  // namespace
 
-const Family kFamilyGranite = {"granite", read_shape, kTensors, llama_canonical_name,
+const Family kFamilyGranite = {"granite", read_granite_shape, kGraniteTensors, llama_canonical_name,
                                is_llama_leftover};
 
 }  // namespace spillway

@@ -9,7 +9,7 @@ namespace spillway {
 
 namespace {
 
-Result<ModelShape> read_shape(const nlohmann::json& config) {
+Result<ModelShape> read_llama_shape(const nlohmann::json& config) {
   JsonReader reader(config, "config.json");
   ModelShape shape = read_llama_shape(reader, config, {.bos = 1, .eos = 2});
   const bool bias = reader.boolean_or("attention_bias", false);
@@ -20,7 +20,7 @@ Result<ModelShape> read_shape(const nlohmann::json& config) {
   return shape;
 }
 
-constexpr TensorNames kTensors[] = {
+constexpr TensorNames kLlamaTensors[] = {
     {WeightRole::kTokenEmbedding, {"model.embed_tokens.weight"}},
     {WeightRole::kAttentionNormWeight, {"model.layers.*.input_layernorm.weight"}},
     {WeightRole::kQkvWeight,
@@ -44,7 +44,7 @@ constexpr TensorNames kTensors[] = {
 
 }  // namespace
 
-const Family kFamilyLlama = {"llama", read_shape, kTensors, llama_canonical_name,
+const Family kFamilyLlama = {"llama", read_llama_shape, kLlamaTensors, llama_canonical_name,
                              is_llama_leftover};
 
 }  // namespace spillway

@@ -9,7 +9,7 @@ namespace spillway {
 
 namespace {
 
-Result<ModelShape> read_shape(const nlohmann::json& config) {
+Result<ModelShape> read_mistral_shape(const nlohmann::json& config) {
   JsonReader reader(config, "config.json");
   ModelShape shape =
       read_llama_shape(reader, config, {.kv_heads = 8, .positions = 131072, .bos = 1, .eos = 2});
@@ -20,7 +20,7 @@ Result<ModelShape> read_shape(const nlohmann::json& config) {
   return shape;
 }
 
-constexpr TensorNames kTensors[] = {
+constexpr TensorNames kMistralTensors[] = {
     {WeightRole::kTokenEmbedding, {"model.embed_tokens.weight"}},
     {WeightRole::kAttentionNormWeight, {"model.layers.*.input_layernorm.weight"}},
     {WeightRole::kQkvWeight,
@@ -37,7 +37,7 @@ constexpr TensorNames kTensors[] = {
 
 }  // namespace
 
-const Family kFamilyMistral = {"mistral", read_shape, kTensors, llama_canonical_name,
+const Family kFamilyMistral = {"mistral", read_mistral_shape, kMistralTensors, llama_canonical_name,
                                is_llama_leftover};
 
 }  // namespace spillway

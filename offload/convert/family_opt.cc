@@ -50,7 +50,7 @@ void read_sizes(JsonReader& reader, ModelShape& shape) {
   shape.head_size = shape.hidden / shape.heads;
 }
 
-Result<ModelShape> read_shape(const nlohmann::json& config) {
+Result<ModelShape> read_opt_shape(const nlohmann::json& config) {
   JsonReader reader(config, "config.json");
   ModelShape shape;
   shape.family = "opt";
@@ -76,7 +76,7 @@ Result<ModelShape> read_shape(const nlohmann::json& config) {
   return shape;
 }
 
-constexpr TensorNames kTensors[] = {
+constexpr TensorNames kOptTensors[] = {
     {WeightRole::kTokenEmbedding, {"decoder.embed_tokens.weight"}},
     {WeightRole::kPositionEmbedding, {"decoder.embed_positions.weight"}},
     {WeightRole::kProjectIn, {"decoder.project_in.weight"}},
@@ -120,6 +120,6 @@ bool is_leftover(std::string_view name) {
 
 }  // namespace
 
-const Family kFamilyOpt = {"opt", read_shape, kTensors, canonical_name, is_leftover};
+const Family kFamilyOpt = {"opt", read_opt_shape, kOptTensors, canonical_name, is_leftover};
 
 }  // namespace spillway

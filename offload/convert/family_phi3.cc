@@ -22,7 +22,7 @@ ModelShape read_phi3(JsonReader& reader, const nlohmann::json& config) {
   return shape;
 }
 
-Result<ModelShape> read_shape(const nlohmann::json& config) {
+Result<ModelShape> read_phi3_shape(const nlohmann::json& config) {
   JsonReader reader(config, "config.json");
   const ModelShape shape = read_phi3(reader, config);
   refuse_unknown_arithmetic(reader, config);
@@ -30,7 +30,7 @@ Result<ModelShape> read_shape(const nlohmann::json& config) {
   return shape;
 }
 
-constexpr TensorNames kTensors[] = {
+constexpr TensorNames kPhi3Tensors[] = {
     {WeightRole::kTokenEmbedding, {"model.embed_tokens.weight"}},
     {WeightRole::kAttentionNormWeight, {"model.layers.*.input_layernorm.weight"}},
     {WeightRole::kQkvWeight, {"model.layers.*.self_attn.qkv_proj.weight"}},
@@ -44,6 +44,7 @@ constexpr TensorNames kTensors[] = {
 
 }  // namespace
 
-const Family kFamilyPhi3 = {"phi3", read_shape, kTensors, llama_canonical_name, is_llama_leftover};
+const Family kFamilyPhi3 = {"phi3", read_phi3_shape, kPhi3Tensors, llama_canonical_name,
+                            is_llama_leftover};
 
 }  // namespace spillway

@@ -9,7 +9,7 @@ namespace spillway {
 
 namespace {
 
-Result<ModelShape> read_shape(const nlohmann::json& config) {
+Result<ModelShape> read_qwen2_shape(const nlohmann::json& config) {
   JsonReader reader(config, "config.json");
   ModelShape shape = read_llama_shape(reader, config, {.kv_heads = 32, .positions = 32768});
   shape.qkv_bias = true;
@@ -19,7 +19,7 @@ Result<ModelShape> read_shape(const nlohmann::json& config) {
   return shape;
 }
 
-constexpr TensorNames kTensors[] = {
+constexpr TensorNames kQwen2Tensors[] = {
     {WeightRole::kTokenEmbedding, {"model.embed_tokens.weight"}},
     {WeightRole::kAttentionNormWeight, {"model.layers.*.input_layernorm.weight"}},
     {WeightRole::kQkvWeight,
@@ -39,7 +39,7 @@ constexpr TensorNames kTensors[] = {
 
 }  // namespace
 
-const Family kFamilyQwen2 = {"qwen2", read_shape, kTensors, llama_canonical_name,
+const Family kFamilyQwen2 = {"qwen2", read_qwen2_shape, kQwen2Tensors, llama_canonical_name,
                              is_llama_leftover};
 
 }  // namespace spillway

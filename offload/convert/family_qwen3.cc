@@ -9,7 +9,7 @@ namespace spillway {
 
 namespace {
 
-Result<ModelShape> read_shape(const nlohmann::json& config) {
+Result<ModelShape> read_qwen3_shape(const nlohmann::json& config) {
   JsonReader reader(config, "config.json");
   ModelShape shape =
       read_llama_shape(reader, config, {.kv_heads = 32, .head_size = 128, .positions = 32768});
@@ -22,7 +22,7 @@ Result<ModelShape> read_shape(const nlohmann::json& config) {
   return shape;
 }
 
-constexpr TensorNames kTensors[] = {
+constexpr TensorNames kQwen3Tensors[] = {
     {WeightRole::kTokenEmbedding, {"model.embed_tokens.weight"}},
     {WeightRole::kAttentionNormWeight, {"model.layers.*.input_layernorm.weight"}},
     {WeightRole::kQkvWeight,
@@ -45,7 +45,7 @@ constexpr TensorNames kTensors[] = {
 
 }  // namespace
 
-const Family kFamilyQwen3 = {"qwen3", read_shape, kTensors, llama_canonical_name,
+const Family kFamilyQwen3 = {"qwen3", read_qwen3_shape, kQwen3Tensors, llama_canonical_name,
                              is_llama_leftover};
 
 }  // namespace spillway

@@ -48,7 +48,7 @@ void read_windows(JsonReader& reader, const nlohmann::json& config, ModelShape& 
   if (on) set_some_windows(reader, window, std::move(*layers), shape);
 }
 
-Result<ModelShape> read_shape(const nlohmann::json& config) {
+Result<ModelShape> read_smollm3_shape(const nlohmann::json& config) {
   JsonReader reader(config, "config.json");
   LlamaDefaults defaults{.kv_heads = 4,
                          .positions = 32768,
@@ -68,7 +68,7 @@ Result<ModelShape> read_shape(const nlohmann::json& config) {
   return shape;
 }
 
-constexpr TensorNames kTensors[] = {
+constexpr TensorNames kSmollm3Tensors[] = {
     {WeightRole::kTokenEmbedding, {"model.embed_tokens.weight"}},
     {WeightRole::kAttentionNormWeight, {"model.layers.*.input_layernorm.weight"}},
     {WeightRole::kQkvWeight,
@@ -92,7 +92,7 @@ constexpr TensorNames kTensors[] = {
 
 }  // namespace
 
-const Family kFamilySmolLm3 = {"smollm3", read_shape, kTensors, llama_canonical_name,
+const Family kFamilySmolLm3 = {"smollm3", read_smollm3_shape, kSmollm3Tensors, llama_canonical_name,
                                is_llama_leftover};
 
 }  // namespace spillway

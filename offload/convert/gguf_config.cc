@@ -15,7 +15,7 @@ using nlohmann::json;
 
 namespace {
 
-constexpr int64_t kSizeMax = int64_t{1} << 20;
+constexpr int64_t kShapeMax = int64_t{1} << 20;
 constexpr int64_t kContextMax = int64_t{1} << 30;
 constexpr int kNoRopeInterval = 4;  // SmolLM3: llama.cpp has it in its code, the file does not.
 
@@ -98,24 +98,24 @@ class ConfigWriter {
   }
 
   void write_sizes() {
-    const int64_t hidden = reader_.integer(key("embedding_length"), 1, kSizeMax);
-    const int64_t heads = reader_.integer(key("attention.head_count"), 1, kSizeMax);
-    layers_ = reader_.integer(key("block_count"), 1, kSizeMax);
+    const int64_t hidden = reader_.integer(key("embedding_length"), 1, kShapeMax);
+    const int64_t heads = reader_.integer(key("attention.head_count"), 1, kShapeMax);
+    layers_ = reader_.integer(key("block_count"), 1, kShapeMax);
     config_["hidden_size"] = hidden;
     config_["num_hidden_layers"] = layers_;
     config_["num_attention_heads"] = heads;
     config_["num_key_value_heads"] =
-        reader_.find_integer(key("attention.head_count_kv"), 1, kSizeMax).value_or(heads);
-    config_["intermediate_size"] = reader_.integer(key("feed_forward_length"), 1, kSizeMax);
+        reader_.find_integer(key("attention.head_count_kv"), 1, kShapeMax).value_or(heads);
+    config_["intermediate_size"] = reader_.integer(key("feed_forward_length"), 1, kShapeMax);
     config_["max_position_embeddings"] = reader_.integer(key("context_length"), 1, kContextMax);
     const char* epsilon =
         architecture_.neox ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon";
     config_[architecture_.neox ? "layer_norm_eps" : "rms_norm_eps"] =
         reader_.number(key(epsilon), 0, 1);
-    head_dim_ = reader_.find_integer(key("attention.key_length"), 1, kSizeMax)
+    head_dim_ = reader_.find_integer(key("attention.key_length"), 1, kShapeMax)
                     .value_or(std::max<int64_t>(hidden / heads, 1));
     config_["head_dim"] = head_dim_;
-    if (reader_.find_integer(key("attention.value_length"), 1, kSizeMax).value_or(head_dim_) !=
+    if (reader_.find_integer(key("attention.value_length"), 1, kShapeMax).value_or(head_dim_) !=
         head_dim_) {
       reader_.fail(key("attention.value_length"),
                    "differs from attention.key_length, which is not supported");
@@ -137,7 +137,7 @@ class ConfigWriter {
     config_[architecture_.neox ? "rotary_emb_base" : "rope_theta"] =
         reader_.find_number(key("rope.freq_base"), 1e-6, 1e15).value_or(10000.0);
     const int64_t turned =
-        reader_.find_integer(key("rope.dimension_count"), 1, kSizeMax).value_or(head_dim_);
+        reader_.find_integer(key("rope.dimension_count"), 1, kShapeMax).value_or(head_dim_);
     const bool partial = architecture_.name == "phi3" && turned < head_dim_;
     if (partial || (architecture_.neox && turned <= head_dim_)) {
       // The factor whose product with head_dim, cut to a whole number, is `turned` again.
@@ -191,7 +191,7 @@ class ConfigWriter {
     const GgufModelTensor* tensor = model_.find(name);
     if (tensor == nullptr) return std::vector<double>();
     SPILLWAY_ASSIGN_OR_RETURN(const std::vector<float> numbers,
-                              model_.read_numbers(*tensor, kSizeMax));
+                              model_.read_numbers(*tensor, kShapeMax));
     std::vector<double> factors;
     for (const float number : numbers) {
       if (!(number > 0) || !std::isfinite(number)) {

@@ -13,7 +13,7 @@ namespace spillway {
 
 namespace {
 
-constexpr uint64_t kTensorsMax = 1'000'000;
+constexpr uint64_t kGgufTensorsMax = 1'000'000;
 constexpr uint64_t kKeysMax = 100'000;
 constexpr uint64_t kNameBytesMax = 1024;
 constexpr uint64_t kStringBytesMax = uint64_t{64} << 20;
@@ -97,7 +97,7 @@ class HeaderReader {
     SPILLWAY_ASSIGN_OR_RETURN(tensor_count_, cursor_.number<uint64_t>());
     SPILLWAY_ASSIGN_OR_RETURN(key_count_, cursor_.number<uint64_t>());
     // A tensor's description takes 24 bytes and more, a key with its value 13.
-    SPILLWAY_RETURN_IF_ERROR(check_count("tensors", tensor_count_, kTensorsMax, 24));
+    SPILLWAY_RETURN_IF_ERROR(check_count("tensors", tensor_count_, kGgufTensorsMax, 24));
     return check_count("keys", key_count_, kKeysMax, 13);
   }
 

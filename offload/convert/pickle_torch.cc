@@ -22,7 +22,7 @@ constexpr StorageName kStorages[] = {
     {"BoolStorage", "BOOL"},
 };
 
-constexpr size_t kTensorsMax = size_t{1} << 21;
+constexpr size_t kTorchTensorsMax = size_t{1} << 21;
 constexpr size_t kStoragesMax = 1'000'000;
 
 // "0", "17": the number of a record, without leading zeros.
@@ -159,7 +159,7 @@ Result<Value> Machine::rebuild_tensor(std::span<const Value> arguments) {
     return corruption("a tensor of shape " + shape_text(tensor.shape) + " leaves storage " +
                       std::to_string(storage.key));
   }
-  if (tensors_.size() == kTensorsMax) return invalid_argument("more than 2,097,152 tensors");
+  if (tensors_.size() == kTorchTensorsMax) return invalid_argument("more than 2,097,152 tensors");
   tensors_.push_back(std::move(tensor));
   return Value{.kind = Kind::kTensor, .number = static_cast<int64_t>(tensors_.size() - 1)};
 }

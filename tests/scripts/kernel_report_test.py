@@ -85,6 +85,13 @@ class KernelReport(unittest.TestCase):
         self.assertEqual(kernel_report.parts_of(report() + loops), (report(), loops))
         self.assertEqual(kernel_report.parts_of(report()), (report(), ""))
 
+    def test_columns_of_architectures_are_left_out(self):
+        loops = "\n".join(kernel_report.loops_section(["| a.cu | `one` | number | 8 | 84 | 10.5 |"])) + "\n"
+        row = "| source | kernel | sm_75{} | static shared |\n|---|---|---:|{}---:|\n| a.cu | `one` | 40{} | 0 |\n"
+        one, two = row.format("", "", ""), row.format(" | sm_90", "---:|", " | 99, spills 8")
+        self.assertEqual(kernel_report.without_columns("# Head\n\n" + two + loops, ["sm_90"]), "# Head\n\n" + one + loops)
+        self.assertEqual(kernel_report.without_columns(two, []), two)
+
     def test_the_same_report_is_current(self):
         self.assertEqual(kernel_report.difference(report(), report()), [])
 
