@@ -121,9 +121,10 @@ Result<ModelSource> resolve_directory(const std::string& directory,
   const bool slides = cached.ok() &&
                       cached->table().shape.sliding_window == config.shape.sliding_window &&
                       cached->table().shape.sliding_layers == config.shape.sliding_layers;
-  // Another earlier version had another format under the name "q8".
+  // Other earlier versions had another format under the name "q8", and the head of q4 in 4 bits.
   const bool in_format =
-      cached.ok() && (!options.format || cached->table().format == *options.format);
+      cached.ok() && (!options.format || (cached->table().format == *options.format &&
+                                          cached->table().in_named_format()));
   if (slides && in_format && cached->table().file_id != options.damaged) {
     return ModelSource{packed, true, false, warnings_of(packed, cached->table()),
                        ModelUse::begin(packed)};
@@ -142,8 +143,7 @@ Result<ModelSource> resolve_directory(const std::string& directory,
   } else if (options.announce) {
     const std::string why = !cached.ok() ? std::string(cached.status().message())
                             : !in_format
-                                ? packed + " is in the format that is called " +
-                                      std::string(format_name(cached->table().format)) + " now"
+                                ? packed + " is not what --format " + format + " stands for now"
                                 : packed + ": weights in it do not match their checksums";
     options.announce(why + "; the model is packed again");
   }

@@ -141,6 +141,10 @@ WeightSpec layer_spec(const ModelShape& shape, WeightRole role) {
   return {role, WeightKind::kVector, 0, 0, 0};
 }
 
+Format named_format(WeightRole role, Format format) {
+  return role == WeightRole::kHead && format == Format::kQ4 ? Format::kQ8 : format;
+}
+
 int64_t parameter_count(const ModelShape& shape) {
   int64_t count = 0;
   for (const WeightSpec& spec : weight_specs(shape)) {

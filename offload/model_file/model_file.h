@@ -76,6 +76,7 @@ struct ModelFileTable {
   uint64_t slab_seed(uint32_t slab) const;
   uint64_t weight_bytes() const;           // Sum over the slabs.
   bool mixed() const;                      // Whether matrices and tables differ in format
+  bool in_named_format() const;            // Whether they are what --format gives (named_format())
   bool takes_int8() const;                 // Whether some matrix's format does
   std::string formats_text() const;        // "q4_1", "q4_1 and q8_1"
   std::vector<size_t> non_finite() const;  // Tensors with NaN or infinity, by index.
@@ -86,8 +87,9 @@ struct ModelFileTable {
 // Offsets count from 0; ModelFileWriter moves them behind the header. A matrix slab has as many
 // panels of 64 rows as fit kSlabBytesMax, at least one; each layer begins with the slab of its
 // vectors. `of_weights`, unless it is empty, has the format of each weight_specs(shape), vectors
-// aside; all are quantised then, and so is `format`. REQUIRES: a valid shape; layout_holds(layout,
-// format). `layout` is that of the matrices and not kRows, which tables have.
+// aside, instead of named_format(); all are quantised then, and so is `format`. REQUIRES: a valid
+// shape; layout_holds(layout, format). `layout` is that of the matrices and not kRows, which tables
+// have.
 ModelFileTable plan_model_file(const ModelShape& shape, Format format, MatrixLayout layout,
                                std::span<const Format> of_weights = {});
 

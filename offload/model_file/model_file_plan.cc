@@ -19,7 +19,8 @@ class Planner {
       table_.tensors.push_back({.spec = spec});
       TensorInfo& tensor = table_.tensors.back();
       if (spec.kind == WeightKind::kVector) continue;
-      tensor.format = of_weights.empty() ? format : of_weights[table_.tensors.size() - 1];
+      tensor.format = of_weights.empty() ? named_format(spec.role, format)
+                                         : of_weights[table_.tensors.size() - 1];
       SPILLWAY_CHECK(tensor.format == format || goes_beside(tensor.format, format));
       if (spec.kind == WeightKind::kTable) continue;
       tensor.layout = layout;
@@ -112,6 +113,13 @@ int64_t TensorInfo::rows_in_slab(uint32_t index) const {
 bool ModelFileTable::mixed() const {
   return std::any_of(tensors.begin(), tensors.end(), [&](const TensorInfo& tensor) {
     return tensor.spec.kind != WeightKind::kVector && tensor.format != format;
+  });
+}
+
+bool ModelFileTable::in_named_format() const {
+  return std::all_of(tensors.begin(), tensors.end(), [&](const TensorInfo& tensor) {
+    return tensor.spec.kind == WeightKind::kVector ||
+           tensor.format == named_format(tensor.spec.role, format);
   });
 }
 

@@ -102,7 +102,7 @@ class Planner {
   }
 
   void count_mixed_bytes() {
-    plan_.mixed_formats = table().formats_text();
+    if (!table().in_named_format()) plan_.mixed_formats = table().formats_text();
     for (const TensorInfo& tensor : table().tensors) {
       if (tensor.spec.kind != WeightKind::kMatrix) continue;
       plan_.mixed_bytes[static_cast<size_t>(tensor.spec.role)] +=

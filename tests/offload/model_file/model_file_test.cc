@@ -369,7 +369,24 @@ TEST_CASE("weights in several formats of few bits are planned and believed") {
     if (decoded->tensors[i].spec.kind == WeightKind::kVector) continue;
     CHECK(decoded->tensors[i].format == formats[i]);
   }
-  CHECK_FALSE(plan_model_file(shape, Format::kQ4, MatrixLayout::kPanels16).mixed());
+  CHECK_FALSE(table.in_named_format());
+  CHECK_FALSE(plan_model_file(shape, Format::kQ4_1, MatrixLayout::kPanels16).mixed());
+}
+
+TEST_CASE("the head of a model in q4 has 8 bits, and the name says so") {
+  const ModelFileTable table =
+      plan_model_file(checkpoint_shape(), Format::kQ4, MatrixLayout::kPanels16);
+  for (const TensorInfo& tensor : table.tensors) {
+    if (tensor.spec.kind == WeightKind::kVector) continue;
+    CHECK(tensor.format == (tensor.spec.role == WeightRole::kHead ? Format::kQ8 : Format::kQ4));
+  }
+  CHECK(table.mixed());
+  CHECK(table.in_named_format());
+  CHECK(table.formats_text() == "q4 and q8");
+  for (const Format format : kFormats) {
+    if (format == Format::kQ4) continue;
+    CHECK_FALSE(plan_model_file(checkpoint_shape(), format, MatrixLayout::kPanels16).mixed());
+  }
 }
 
 TEST_CASE("what an earlier version called q8 is read as q8_1, which has its bytes") {
