@@ -123,14 +123,20 @@ constexpr auto kKernels = kernels_by_rows<kStripRows>([](auto rows) {
   return StripKernels<kOf>{&fused_kernel<kOf, kRows, kFew>, kFew, &fused_kernel<kOf, kRows, 1>};
 });
 
+// Panels of weights that are wanted next, `apart` bytes apart.
+struct Ahead {
+  const std::byte* at = nullptr;
+  int64_t apart = 0;
+};
+
 // Sums of a stretch of `count` quads in integers: of kRows rows and kPanels panels of bytes that
 // are `apart` bytes apart. They go through memory in the L1 cache to finish(), since g++ 12 would
 // keep some of them on the stack all the time if float numbers were live beside them.
-// Weights that come from memory are asked for ahead, for the next stretch.
-template <int kRows, int kPanels, bool kAhead>
+// At each quad a line of kAhead panels is asked for, from `ahead` on.
+template <int kRows, int kPanels, int kAhead>
 __attribute__((noinline)) void sum_stretch(const uint32_t* quads, const int32_t* starts,
                                            int64_t count, const std::byte* w, int64_t apart,
-                                           int32_t* to) {
+                                           Ahead ahead, int32_t* to) {
   constexpr int kAll = kPanels * kVectors;
   const Dots dots;
   Ints sums[kRows][kAll];
@@ -141,10 +147,10 @@ __attribute__((noinline)) void sum_stretch(const uint32_t* quads, const int32_t*
   }
 #pragma GCC unroll 1
   for (int64_t k = 0; k < count; ++k, quads += kRows, w += kQuadBytes) {
-    if constexpr (kAhead) {
-      constexpr int64_t kAheadBytes = kStretchQuads * kQuadBytes;
+    if constexpr (kAhead > 0) {
 #pragma GCC unroll 4
-      for (int p = 0; p < kPanels; ++p) __builtin_prefetch(w + p * apart + kAheadBytes, 0, 2);
+      for (int p = 0; p < kAhead; ++p) __builtin_prefetch(ahead.at + p * ahead.apart, 0, 2);
+      ahead.at += 64;
     }
     Weights weights[kAll];
 #pragma GCC unroll 8
@@ -166,8 +172,8 @@ __attribute__((noinline)) void sum_stretch(const uint32_t* quads, const int32_t*
 }
 
 using SumStretch = void (*)(const uint32_t*, const int32_t*, int64_t, const std::byte*, int64_t,
-                            int32_t*);
-template <bool kAhead>
+                            Ahead, int32_t*);
+template <int kAhead>
 constexpr auto kSumStretch = kernels_by_rows<kStripRows>([](auto rows) -> SumStretch {
   return &sum_stretch<decltype(rows)::value, kSumPanels, kAhead>;
 });
@@ -180,7 +186,7 @@ struct FewRows {
 };
 constexpr auto kFewRows = kernels_by_rows<kStripRows>([](auto rows) {
   constexpr int kRows = decltype(rows)::value, kPanels = sum_panels_for(kRows);
-  return FewRows{&sum_stretch<kRows, kPanels, true>, kPanels};
+  return FewRows{&sum_stretch<kRows, kPanels, kPanels>, kPanels};
 });
 
 // Vectors as the compiler's own, for arithmetic that every instruction set has.
@@ -230,7 +236,6 @@ inline bool expand_stretch(const PanelGroup<kOf>* w, int count, std::byte* bytes
     store(units + v * kLanes, found.unit);
     std::byte* to = bytes + v * (4 * kLanes);
     for (int g = 0; g < count; ++g) {
-      if (v == 0) prefetch_group(w + g, kStretchGroups<kOf> * sizeof(*w));
       // Two codes of a half word are multiplied at once: their products are below 256.
       const Halves times = (Halves)(found.s[g] | found.s[g] << 16);
       const Small plus = (Small)(((Words)(found.z[g] + 128)) * 0x01010101u);
@@ -304,18 +309,21 @@ struct Block {
 };
 
 // One stretch of a pair of expanded panels, 8 KiB, which stay in the L1 cache for all strips.
+// `ahead` is what is expanded next of the pair.
 template <Format kOf>
 void multiply_expanded(const Block<kOf>& block, int64_t stretch, int64_t count,
-                       const ExpandedPair& pair, float* c) {
+                       const ExpandedPair& pair, Ahead ahead, float* c) {
   alignas(64) int32_t sums[kStripRows * kSumPanels * kPanelOutputs];
   for (int64_t s = 0; s < block.strips.count(); ++s) {
     const Int8Strips a = block.from(s, stretch);
     const int64_t height = block.strips.height(s);
     float* const to = c + block.strips.first(s) * kGemmColumns;
-    const SumStretch sum = kSumStretch<false>.of[height - 1];
     for (int64_t p = 0; p < kPair; p += kSumPanels) {
+      // The first strips ask for one panel each, so that memory is busy for longer.
+      const bool asks = ahead.at != nullptr && p == 0 && s < kPair;
+      const SumStretch sum = asks ? kSumStretch<1>.of[height - 1] : kSumStretch<0>.of[height - 1];
       sum(a.quads, reinterpret_cast<const int32_t*>(a.scales + height), count, pair.bytes[p],
-          sizeof(pair.bytes[p]), sums);
+          sizeof(pair.bytes[p]), {ahead.at + s * ahead.apart, ahead.apart}, sums);
       finish(sums, height, a.scales, pair.units + p, to + p * kPanelOutputs);
     }
   }
@@ -359,7 +367,15 @@ void multiply_of(const Int8Strips& a, int64_t rows, int64_t columns, const Int8P
         expand_pair(w + panel * groups + first, groups, static_cast<int>(count), *pair);
       }
       if (pair->integers) {
-        multiply_expanded(block, stretch, count * kGroupQuads<kOf>, *pair,
+        const bool last = stretch + 1 == stretches;
+        Ahead ahead;
+        if (!panels.filled) {
+          const auto* next = last ? w + (panel + kPair) * groups
+                                  : w + panel * groups + first + kStretchGroups<kOf>;
+          ahead = {reinterpret_cast<const std::byte*>(next),
+                   groups * static_cast<int64_t>(sizeof(PanelGroup<kOf>))};
+        }
+        multiply_expanded(block, stretch, count * kGroupQuads<kOf>, *pair, ahead,
                           c + panel * kPanelOutputs);
       } else {
         multiply_fused(block, stretch, count, w, panel, panel + kPair, c);
@@ -389,12 +405,19 @@ inline void multiply_q8(const Int8Strips& a, int64_t rows, int64_t columns,
       for (int64_t s = 0; s < strips.count(); ++s) {
         const Int8Strips from = block.from(s, stretch);
         const int64_t height = strips.height(s);
-        const bool ahead = s == 0 && !panels.filled;
-        const SumStretch sum = alone   ? kFewRows.of[height - 1].sum
-                               : ahead ? kSumStretch<true>.of[height - 1]
-                                       : kSumStretch<false>.of[height - 1];
-        sum(from.quads, reinterpret_cast<const int32_t*>(from.scales + height), count,
-            codes + panel * apart + first * kQuadBytes, apart, sums);
+        const std::byte* const w = codes + panel * apart + first * kQuadBytes;
+        SumStretch sum = kSumStretch<0>.of[height - 1];
+        Ahead ahead{stretch + 1 < stretches ? w + kStretchQuads * kQuadBytes
+                                            : codes + (panel + taken) * apart,
+                    apart};
+        if (alone) {
+          sum = kFewRows.of[height - 1].sum;
+        } else if (s < kSumPanels && !panels.filled) {
+          sum = kSumStretch<1>.of[height - 1];
+          ahead.at += s * apart;
+        }
+        sum(from.quads, reinterpret_cast<const int32_t*>(from.scales + height), count, w, apart,
+            ahead, sums);
         finish(sums, height, taken, from.scales,
                c + strips.first(s) * kGemmColumns + panel * kPanelOutputs);
       }
