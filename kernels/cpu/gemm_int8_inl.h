@@ -39,12 +39,15 @@ constexpr int64_t kStretchGroups = kStretch / int8_group(kOf);
 template <Format kOf>
 constexpr int64_t kStretchScales = int8_stretch_scales(kOf);  // Of a row
 
+// Asks for weights ahead while a word of a group is multiplied, a line for each word and one more:
+// all at once would fill the first-level cache's miss buffers, and loads would wait behind them.
 template <Format kOf>
-inline void prefetch_group(const PanelGroup<kOf>* group, size_t ahead = 2048) {
-  // Weights are read once, from memory; see gemm_inl.h. A whole group's lines of several panels at
-  // once would fill the first-level cache's miss buffers, so they go into the second level.
-  const auto* at = reinterpret_cast<const char*>(group) + ahead;
-  for (size_t i = 0; i < sizeof(PanelGroup<kOf>); i += 64) __builtin_prefetch(at + i, 0, 2);
+inline void prefetch_at_word(const PanelGroup<kOf>* group, int word) {
+  constexpr size_t kAheadBytes = 4096, kLine = 64;
+  static_assert(sizeof(PanelGroup<kOf>) == (kGroupWords<kOf> + 1) * kLine);
+  const auto* at = reinterpret_cast<const char*>(group) + kAheadBytes;
+  __builtin_prefetch(at + static_cast<size_t>(word) * kLine, 0, 3);
+  if (word == 0) __builtin_prefetch(at + kGroupWords<kOf> * kLine, 0, 3);
 }
 
 // c += a . w over `groups` groups, whole stretches or up to the end, for kPanels panels that are
@@ -68,9 +71,10 @@ void fused_kernel(const Int8Strips& a, const PanelGroup<kOf>* w, int64_t apart, 
       for (auto& row : ints) {
         for (auto& panel : row) std::fill(panel, panel + kVectors, zero_ints());
       }
-      for (int p = 0; p < kPanels; ++p) prefetch_group(w + p * apart + g);
 #pragma GCC unroll 8
       for (int word = 0; word < kGroupWords<kOf>; ++word, quads += 2 * kRows) {
+#pragma GCC unroll 4
+        for (int p = 0; p < kPanels; ++p) prefetch_at_word(w + p * apart + g, word);
 #pragma GCC unroll 8
         for (int at = 0; at < kPanels * kVectors; ++at) {
           const int p = at / kVectors, v = at % kVectors;
@@ -123,16 +127,27 @@ constexpr auto kKernels = kernels_by_rows<kStripRows>([](auto rows) {
   return StripKernels<kOf>{&fused_kernel<kOf, kRows, kFew>, kFew, &fused_kernel<kOf, kRows, 1>};
 });
 
-// Panels of weights that are wanted next, `apart` bytes apart.
+// What a strip asks memory for while it is multiplied: of panels that are `apart` bytes apart, from
+// `at` on, `step` bytes for each quad. Lines that are asked for twice cost next to nothing.
 struct Ahead {
-  const std::byte* at = nullptr;
-  int64_t apart = 0;
+  const std::byte* at = nullptr;  // Null: nothing
+  int64_t apart = 0, step = 0;
 };
+
+// The part of a strip in the `bytes` of each panel's next stretch. Memory gives little at once, and
+// a core waits for all that it asked for: so a few strips share.
+inline Ahead part_of(const std::byte* next, int64_t bytes, int64_t apart, int64_t strip,
+                     int64_t strips) {
+  constexpr int64_t kStripsMax = 4;
+  const int64_t parts = std::min(strips, kStripsMax);
+  if (strip >= parts) return {};
+  return {next + bytes * strip / parts, apart, (bytes / kStretchQuads + parts - 1) / parts};
+}
 
 // Sums of a stretch of `count` quads in integers: of kRows rows and kPanels panels of bytes that
 // are `apart` bytes apart. They go through memory in the L1 cache to finish(), since g++ 12 would
 // keep some of them on the stack all the time if float numbers were live beside them.
-// At each quad a line of kAhead panels is asked for, from `ahead` on.
+// `ahead` is asked for of kAhead panels.
 template <int kRows, int kPanels, int kAhead>
 __attribute__((noinline)) void sum_stretch(const uint32_t* quads, const int32_t* starts,
                                            int64_t count, const std::byte* w, int64_t apart,
@@ -150,7 +165,7 @@ __attribute__((noinline)) void sum_stretch(const uint32_t* quads, const int32_t*
     if constexpr (kAhead > 0) {
 #pragma GCC unroll 4
       for (int p = 0; p < kAhead; ++p) __builtin_prefetch(ahead.at + p * ahead.apart, 0, 2);
-      ahead.at += 64;
+      ahead.at += ahead.step;
     }
     Weights weights[kAll];
 #pragma GCC unroll 8
@@ -308,22 +323,29 @@ struct Block {
   }
 };
 
-// One stretch of a pair of expanded panels, 8 KiB, which stay in the L1 cache for all strips.
-// `ahead` is what is expanded next of the pair.
+// One stretch of a pair of expanded panels, 8 KiB, which stay in the L1 cache for all strips. What
+// is expanded next is at `next`, null: nothing.
 template <Format kOf>
 void multiply_expanded(const Block<kOf>& block, int64_t stretch, int64_t count,
-                       const ExpandedPair& pair, Ahead ahead, float* c) {
+                       const ExpandedPair& pair, const PanelGroup<kOf>* next, float* c) {
+  constexpr auto kGroupBytes = static_cast<int64_t>(sizeof(PanelGroup<kOf>));
   alignas(64) int32_t sums[kStripRows * kSumPanels * kPanelOutputs];
-  for (int64_t s = 0; s < block.strips.count(); ++s) {
+  const int64_t strips = block.strips.count();
+  for (int64_t s = 0; s < strips; ++s) {
     const Int8Strips a = block.from(s, stretch);
     const int64_t height = block.strips.height(s);
     float* const to = c + block.strips.first(s) * kGemmColumns;
+    Ahead ahead;
+    if (next != nullptr) {
+      ahead = part_of(reinterpret_cast<const std::byte*>(next), kStretchGroups<kOf> * kGroupBytes,
+                      block.groups * kGroupBytes, s, strips);
+    }
     for (int64_t p = 0; p < kPair; p += kSumPanels) {
-      // The first strips ask for one panel each, so that memory is busy for longer.
-      const bool asks = ahead.at != nullptr && p == 0 && s < kPair;
-      const SumStretch sum = asks ? kSumStretch<1>.of[height - 1] : kSumStretch<0>.of[height - 1];
+      const bool asks = ahead.at != nullptr && p == 0;
+      const SumStretch sum =
+          asks ? kSumStretch<kPair>.of[height - 1] : kSumStretch<0>.of[height - 1];
       sum(a.quads, reinterpret_cast<const int32_t*>(a.scales + height), count, pair.bytes[p],
-          sizeof(pair.bytes[p]), {ahead.at + s * ahead.apart, ahead.apart}, sums);
+          sizeof(pair.bytes[p]), ahead, sums);
       finish(sums, height, a.scales, pair.units + p, to + p * kPanelOutputs);
     }
   }
@@ -367,15 +389,12 @@ void multiply_of(const Int8Strips& a, int64_t rows, int64_t columns, const Int8P
         expand_pair(w + panel * groups + first, groups, static_cast<int>(count), *pair);
       }
       if (pair->integers) {
-        const bool last = stretch + 1 == stretches;
-        Ahead ahead;
+        const PanelGroup<kOf>* next = nullptr;
         if (!panels.filled) {
-          const auto* next = last ? w + (panel + kPair) * groups
-                                  : w + panel * groups + first + kStretchGroups<kOf>;
-          ahead = {reinterpret_cast<const std::byte*>(next),
-                   groups * static_cast<int64_t>(sizeof(PanelGroup<kOf>))};
+          next = stretch + 1 < stretches ? w + panel * groups + first + kStretchGroups<kOf>
+                                         : w + (panel + kPair) * groups;
         }
-        multiply_expanded(block, stretch, count * kGroupQuads<kOf>, *pair, ahead,
+        multiply_expanded(block, stretch, count * kGroupQuads<kOf>, *pair, next,
                           c + panel * kPanelOutputs);
       } else {
         multiply_fused(block, stretch, count, w, panel, panel + kPair, c);
@@ -406,16 +425,15 @@ inline void multiply_q8(const Int8Strips& a, int64_t rows, int64_t columns,
         const Int8Strips from = block.from(s, stretch);
         const int64_t height = strips.height(s);
         const std::byte* const w = codes + panel * apart + first * kQuadBytes;
-        SumStretch sum = kSumStretch<0>.of[height - 1];
-        Ahead ahead{stretch + 1 < stretches ? w + kStretchQuads * kQuadBytes
-                                            : codes + (panel + taken) * apart,
-                    apart};
-        if (alone) {
-          sum = kFewRows.of[height - 1].sum;
-        } else if (s < kSumPanels && !panels.filled) {
-          sum = kSumStretch<1>.of[height - 1];
-          ahead.at += s * apart;
+        const std::byte* const next = stretch + 1 < stretches ? w + kStretchQuads * kQuadBytes
+                                                              : codes + (panel + taken) * apart;
+        Ahead ahead;
+        if (!panels.filled) {
+          ahead = part_of(next, kStretchQuads * kQuadBytes, apart, s, strips.count());
         }
+        const SumStretch sum = alone                 ? kFewRows.of[height - 1].sum
+                               : ahead.at == nullptr ? kSumStretch<0>.of[height - 1]
+                                                     : kSumStretch<kSumPanels>.of[height - 1];
         sum(from.quads, reinterpret_cast<const int32_t*>(from.scales + height), count, w, apart,
             ahead, sums);
         finish(sums, height, taken, from.scales,
