@@ -104,6 +104,7 @@ class Bf16Matmul {
 class Int8Matmul {
  public:
   static constexpr bool kMultipliesHadamard = true;
+  static constexpr int64_t kPartColumns = 1024;  // Ten microseconds of packing, for some 20 rows
   static size_t row_bytes(const WeightMatrix& w) {
     return static_cast<size_t>(int8_quads(w.format, w.columns)) * sizeof(uint32_t) +
            static_cast<size_t>(int8_scales(w.format, w.columns)) * sizeof(float);
@@ -120,9 +121,15 @@ class Int8Matmul {
         format_(weight.format),
         hadamard_(weight.hadamard) {}
 
-  void pack(const ConstMatrixView& strip, int64_t first) const {
-    pack_int8_strip(format_, strip.data, strip.dtype, strip.stride, strip.rows, columns_, hadamard_,
-                    from(first));
+  // Stretches of a strip are packed each by itself.
+  void pack_part(const ConstMatrixView& strip, int64_t first, int64_t column, int64_t most) const {
+    static_assert(kPartColumns % kStretch == 0);
+    Int8Strips to = from(first);
+    to.quads += column / 4 * strip.rows;
+    to.scales += int8_scales(format_, column) * strip.rows;
+    pack_int8_strip(format_, strip.data + static_cast<size_t>(column) * dtype_bytes(strip.dtype),
+                    strip.dtype, strip.stride, strip.rows, std::min(most, columns_ - column),
+                    hadamard_, to);
   }
   Int8Panels weights_of(const std::byte* panels) const {
     return int8_panels(format_, rows_, panels,
@@ -265,6 +272,12 @@ ConstMatrixView with_hadamard(CpuContext& context, const ConstMatrixView& strip)
   return dense_matrix(rows, strip.dtype, strip.rows, strip.columns);
 }
 
+// Whether strips can be packed in parts of so many columns, by several threads.
+template <class Product>
+constexpr bool kPacksParts = requires {
+  Product::kPartColumns;
+};
+
 // Packs the strips of each block of kGemmRowsMax rows, as multiply() wants them.
 template <class Product>
 void pack_rows(CpuContext& context, const ConstMatrixView& in, bool hadamard,
@@ -274,7 +287,14 @@ void pack_rows(CpuContext& context, const ConstMatrixView& in, bool hadamard,
   const int64_t whole = in.rows / kGemmRowsMax;
   const int64_t rest = Strips(in.rows % kGemmRowsMax, strip_rows).count();
   const int64_t tasks = whole * kPackTasks + (rest + task_strips - 1) / task_strips;
-  context.parallel_for(tasks, [&](int64_t task) {
+  int64_t parts = 1;
+  if constexpr (kPacksParts<Product>) {
+    constexpr int64_t kRowsMin = 8;  // Fewer are packed before a second thread has begun.
+    if (in.rows >= kRowsMin)
+      parts = (in.columns + Product::kPartColumns - 1) / Product::kPartColumns;
+  }
+  context.parallel_for(tasks * parts, [&](int64_t at) {
+    const int64_t task = at / parts;
     const int64_t block = task / kPackTasks * kGemmRowsMax;
     const Strips strips(std::min(kGemmRowsMax, in.rows - block), strip_rows);
     const int64_t first = task % kPackTasks * task_strips;
@@ -284,7 +304,12 @@ void pack_rows(CpuContext& context, const ConstMatrixView& in, bool hadamard,
       ConstMatrixView strip = in;
       strip.data = in.row(row);
       strip.rows = strips.height(s);
-      product.pack(hadamard ? with_hadamard(context, strip) : strip, row);
+      if constexpr (kPacksParts<Product>) {
+        const int64_t column = at % parts * Product::kPartColumns;
+        product.pack_part(strip, row, column, parts == 1 ? in.columns : Product::kPartColumns);
+      } else {
+        product.pack(hadamard ? with_hadamard(context, strip) : strip, row);
+      }
     }
   });
 }
