@@ -82,6 +82,7 @@ class Planner {
     plan_.shape = shape();
     plan_.format = table().format;
     plan_.matrix_layout = machine_.device.matrix_layout(plan_.format);
+    plan_.in_named_format = table().in_named_format();
     if (table().mixed()) count_mixed_bytes();
     plan_.in_int8 = some_in_int8();
     engine().kv_format = flags_.kv_format.value_or(default_kv_format(plan_.format));
@@ -102,7 +103,7 @@ class Planner {
   }
 
   void count_mixed_bytes() {
-    if (!table().in_named_format()) plan_.mixed_formats = table().formats_text();
+    plan_.mixed_formats = table().formats_text();
     for (const TensorInfo& tensor : table().tensors) {
       if (tensor.spec.kind != WeightKind::kMatrix) continue;
       plan_.mixed_bytes[static_cast<size_t>(tensor.spec.role)] +=

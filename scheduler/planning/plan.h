@@ -26,12 +26,12 @@ struct Plan {
   bool discrete = false;                             // The device has its own memory
   MatrixLayout matrix_layout = MatrixLayout::kRows;  // Of weights, on the device
   Format format = Format::kF32;                      // Of weights, or of most of their bytes
-  // Of weights in several formats: their names (ModelFileTable::formats_text) where `format` does
-  // not stand for all of them (named_format()), else empty; and by role the bytes of the matrices
-  // of all layers, 0 where all weights are of `format`.
+  // Of weights in several formats: their names (ModelFileTable::formats_text), and by role the
+  // bytes of the matrices of all layers. Empty and 0: all weights are of `format`.
   std::string mixed_formats;
   std::array<uint64_t, kWeightRoles> mixed_bytes{};
-  bool in_int8 = false;  // Some matmuls round activations to 8 bits
+  bool in_named_format = true;  // `format`, as a flag, stands for all of them (named_format())
+  bool in_int8 = false;         // Some matmuls round activations to 8 bits
 
   // What each component carries out. Every setting stands in one of them alone.
   Placement placement;

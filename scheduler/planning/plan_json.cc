@@ -53,8 +53,8 @@ json plan_json(const Plan& plan) {
                  {"kv", plan.percent.kv},
                  {"activations", plan.percent.activations},
                  {"block", plan.block_sequences()},
-                 // No flag names several formats: null lets the checkpoint say them again.
-                 {"format", plan.mixed_formats.empty() ? json(format_name(plan.format)) : json()},
+                 // No flag names a file's own formats: null lets the checkpoint say them again.
+                 {"format", plan.in_named_format ? json(format_name(plan.format)) : json()},
                  {"kv_format", format_name(plan.kv_format())}};
   if (plan.micro_batch_sequences() > 0) object["micro_batch"] = plan.micro_batch_sequences();
   if (plan.asked.prefill_tokens) object["prefill_tokens"] = *plan.asked.prefill_tokens;

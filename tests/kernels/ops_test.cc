@@ -103,7 +103,7 @@ TEST_CASE("a row of linear does not depend on its batch") {
   const auto format = GENERATE(from_range(std::begin(kFormats), std::end(kFormats)));
   if (products == CpuMatmul::kInt8 && !takes_int8(format)) return;
   auto opened = open_cpu_device(2, products);
-  if (!opened.ok()) return;  // A CPU without 8-bit products
+  if (products == CpuMatmul::kInt8 && !opened.ok()) return;  // A CPU without them
   const auto device = std::move(opened).value();
   const auto stream = device->new_stream("test");
   constexpr int64_t kRows = 230, kOutputs = 192;

@@ -126,6 +126,30 @@ TEST_CASE("a cached file that is damaged is made anew, which is said") {
   CHECK_FALSE(setup.resolve().converted);
 }
 
+TEST_CASE("a cached q4 file with a head in 4 bits, of an earlier version, is made anew") {
+  Setup setup;
+  setup.options.format = Format::kQ4;
+  const std::string path = setup.resolve().path;
+  const ModelShape shape = ModelFile::open(path).value().table().shape;
+  const std::vector<Format> all(weight_specs(shape).size(), Format::kQ4);
+  auto writer = ModelFileWriter::create(
+                    path, plan_model_file(shape, Format::kQ4, MatrixLayout::kPanels16, all))
+                    .value();
+  const std::vector<SlabInfo> slabs = writer->table().slabs;
+  for (uint32_t i = 0; i < slabs.size(); ++i) {
+    REQUIRE(writer->write_slab(i, std::vector<std::byte>(slabs[i].bytes)).ok());
+  }
+  REQUIRE(writer->finish().ok());
+  REQUIRE_FALSE(ModelFile::open(path).value().table().mixed());
+  setup.said.clear();
+  CHECK(setup.resolve().converted);
+  REQUIRE_FALSE(setup.said.empty());
+  CHECK(setup.said[0] ==
+        path + " is not what --format q4 stands for now; the model is packed again");
+  CHECK(ModelFile::open(path).value().table().in_named_format());
+  CHECK_FALSE(setup.resolve().converted);
+}
+
 TEST_CASE("fine-tunings of one shape and one time do not share a packed file") {
   Setup setup;
   const std::string weights = setup.directory + "/model.safetensors";

@@ -3,10 +3,12 @@
 #include "scheduler/planning/make_plan.h"
 
 #include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "kernels/device.h"
 #include "scheduler/drafter.h"
+#include "scheduler/planning/plan_json.h"
 
 namespace spillway::make_plan_test {
 namespace {
@@ -38,6 +40,18 @@ TEST_CASE("the block is the flag's, else the command's, else the default") {
   CHECK(question.make().value().block_sequences() == 7);
   question.flags.block = 5;
   CHECK(question.make().value().block_sequences() == 5);
+}
+
+TEST_CASE("a plan for q4 names all formats, since results depend on them, and its flag says q4") {
+  Question question;
+  question.flags.format = Format::kQ4;
+  question.model =
+      open_model_to_plan("opt-125m", question.flags, question.machine.device, {}).value();
+  const Plan plan = question.make().value();
+  CHECK(plan.formats_text() == "q4 and q8");
+  CHECK(plan.formats_text() == question.model.table->formats_text());
+  CHECK(plan_json(plan)["format"] == "q4");
+  CHECK(plan.mixed_bytes[static_cast<size_t>(WeightRole::kHead)] > 0);
 }
 
 TEST_CASE("a sweep's prompt tokens are the flag's, else the command's, else the default") {

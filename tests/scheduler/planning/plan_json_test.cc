@@ -55,6 +55,7 @@ TEST_CASE("a plan for weights in several formats leaves these to the checkpoint"
   Plan plan = sample_plan();
   plan.format = Format::kQ4_1;
   plan.mixed_formats = "q4_1 and q8_1";
+  plan.in_named_format = false;
   CHECK(plan_json(plan)["format"].is_null());
   CHECK(plan_flags_text(plan) ==
         "--block 96 --activations 100,0,0 --kv 60,0,40 --kv-format bf16 --quantized-compute float "
