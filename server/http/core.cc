@@ -54,11 +54,20 @@ void HttpCore::run_posted() {
 }
 
 void HttpCore::post_work(std::function<void()> task) {
-  boost::asio::post(*worker, std::move(task));
+  const std::lock_guard lock(mutex);
+  if (worker != nullptr) boost::asio::post(*worker, std::move(task));
 }
 
 void HttpCore::post_bulk_work(std::function<void()> task) {
-  boost::asio::post(*bulk, std::move(task));
+  const std::lock_guard lock(mutex);
+  if (bulk != nullptr) boost::asio::post(*bulk, std::move(task));
+}
+
+void HttpCore::drop_work() {
+  std::unique_ptr<boost::asio::thread_pool> pools[2];  // Freed without the lock
+  const std::lock_guard lock(mutex);
+  pools[0] = std::move(worker);
+  pools[1] = std::move(bulk);
 }
 
 size_t HttpCore::peer_body_bytes_max() const {

@@ -37,9 +37,6 @@ struct HttpCore {
   const std::shared_ptr<const RequestObserver> observer;  // Null: nobody asks
   std::shared_ptr<const Router> router;  // Never null; a connection keeps that of its request
   const std::unique_ptr<boost::asio::io_context> io;
-  // One thread each: RequestMemory counts two bodies that are parsed at once.
-  const std::unique_ptr<boost::asio::thread_pool> worker;
-  const std::unique_ptr<boost::asio::thread_pool> bulk;
 
   std::array<char, size_t{64} << 10> scratch{};  // Idle connections need no buffer of their own
   std::unordered_map<Connection*, std::weak_ptr<Connection>> connections;
@@ -62,7 +59,7 @@ struct HttpCore {
   // Any thread: queues a task for the network thread, unless the server has stopped.
   void post(std::function<void()> task);
   // Any thread: queues a task for the worker thread, or for one that runs only bulk work, so that a
-  // flood of long texts to tokenise delays no completion.
+  // flood of long texts to tokenise delays no completion; none does when the server has stopped.
   void post_work(std::function<void()> task);
   void post_bulk_work(std::function<void()> task);
   // Adds to the number of answers of the network thread that are not fully written.
@@ -71,7 +68,14 @@ struct HttpCore {
   // Runs what was posted until now.
   void run_posted();
 
+  // Frees the worker threads, which have ended, and the tasks that came too late for them: these
+  // may hold connections, which hold this.
+  void drop_work();
+
   std::mutex mutex;  // For the members below
+  // One thread each: RequestMemory counts two bodies that are parsed at once. Null: stopped.
+  std::unique_ptr<boost::asio::thread_pool> worker;
+  std::unique_ptr<boost::asio::thread_pool> bulk;
   std::condition_variable quiet;
   std::vector<std::function<void()>> posted;  // That run_posted() will run, in this order
   int64_t busy = 0;                           // Connections whose answer is not fully written

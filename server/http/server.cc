@@ -189,6 +189,7 @@ void HttpServer::stop() {
   }
   parts->work.reset();  // The network thread ends when its last handler has run.
   parts->thread.join();
+  parts->core->drop_work();
 }
 
 }  // namespace spillway

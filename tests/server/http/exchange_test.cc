@@ -2,6 +2,8 @@
 #include "server/http/exchange.h"
 
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <memory>
 #include <new>
 #include <string>
 #include <thread>
@@ -75,6 +77,33 @@ TEST_CASE("a task that finds no memory takes down none of those behind it") {
   });
   CHECK(answer.status == 200);
   CHECK(answer.body == "first");
+}
+
+TEST_CASE("work that comes when the server has stopped is freed, with what it holds") {
+  const auto held = std::make_shared<int>();
+  ExchangePtr asked;
+  Router router;
+  router.add({.method = "GET",
+              .path = "/",
+              .handler = [&](const HttpRequest&, const ExchangePtr& exchange) {
+                asked = exchange;
+                exchange->begin_stream({});
+              }});
+  const auto server = HttpServer::start("127.0.0.1", 0, {}, std::move(router)).value();
+  HttpClient client(server->port());
+  client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+  REQUIRE(client.read_head().status == 200);
+  asked->post([asked, held] {
+    // The worker threads end meanwhile, most likely: the network's thread is the last.
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    asked->post_work([asked, held] {});
+    asked->post_bulk_work([asked, held] {});
+  });
+  server->stop();
+  asked->post_work([asked, held] {});
+  asked->post_bulk_work([asked, held] {});
+  asked.reset();
+  CHECK(held.use_count() == 1);
 }
 
 }  // namespace
