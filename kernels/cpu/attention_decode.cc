@@ -8,6 +8,7 @@
 #include "kernels/base/check.h"
 #include "kernels/cpu/attention_body.h"
 #include "kernels/cpu/attention_q4.h"
+#include "kernels/cpu/attention_q8.h"
 #include "kernels/cpu/unroll.h"
 #include "kernels/kv_layout.h"
 
@@ -84,41 +85,6 @@ void to_pair_order(const float* HWY_RESTRICT from, size_t size, bool back, float
 constexpr size_t kLanes = hn::MaxLanes(D());
 constexpr size_t kRun = static_cast<size_t>(kKvBlockRows);
 static_assert(kRun % kLanes == 0);
-
-// Sums of the lanes of kLanes vectors, one per lane: half as many additions as vector by vector,
-// and the order of a vector's additions depends on no other vector.
-HWY_INLINE V sums_of_lanes(V* HWY_RESTRICT v) {
-#if HWY_TARGET == HWY_SCALAR
-  return v[0];
-#else
-  const D d;
-  const hn::RepartitionToWide<D> wide;
-  // Inside blocks of four lanes: of every four vectors one whose lanes are theirs.
-  SPILLWAY_UNROLL_TIMES(4)
-  for (size_t i = 0; i < kLanes / 4; ++i) {
-    const V* four = v + 4 * i;
-    const V a =
-        hn::Add(hn::InterleaveLower(d, four[0], four[1]), hn::InterleaveUpper(d, four[0], four[1]));
-    const V b =
-        hn::Add(hn::InterleaveLower(d, four[2], four[3]), hn::InterleaveUpper(d, four[2], four[3]));
-    const auto x = hn::BitCast(wide, a), y = hn::BitCast(wide, b);
-    v[i] = hn::Add(hn::BitCast(d, hn::InterleaveLower(wide, x, y)),
-                   hn::BitCast(d, hn::InterleaveUpper(wide, x, y)));
-  }
-#if HWY_TARGET <= HWY_AVX3
-  const auto add_blocks = [](V a, V b) {
-    return hn::Add(V{_mm512_shuffle_f32x4(a.raw, b.raw, 0x88)},
-                   V{_mm512_shuffle_f32x4(a.raw, b.raw, 0xdd)});
-  };
-  return add_blocks(add_blocks(v[0], v[1]), add_blocks(v[2], v[3]));
-#elif HWY_TARGET == HWY_AVX2
-  return hn::Add(hn::ConcatLowerLower(d, v[1], v[0]), hn::ConcatUpperUpper(d, v[1], v[0]));
-#else
-  static_assert(kLanes == 4);
-  return v[0];
-#endif
-#endif
-}
 
 // Locality argument of __builtin_prefetch: the first-level cache.
 constexpr int kNear = 3;
@@ -355,9 +321,9 @@ struct Rows {
   const T* ahead;
 };
 
-// How a step reads its rows: as they lie in the cache, quantised ones expanded run by run, or
-// 4-bit ones packed as they are.
-enum class RowsAs : uint8_t { kStored, kExpanded, kPacked };
+// How a step reads its rows: as they lie in the cache, quantised ones expanded run by run, or those
+// of 4 and 8 bits packed as they are.
+enum class RowsAs : uint8_t { kStored, kExpanded, kPackedQ4, kPackedQ8 };
 
 // `count` rows of a run as T: where they lie or, quantised, expanded to `expanded`. 16 rows of 128
 // numbers are 8 KiB in the L1 cache, which the sums read as they read float32 rows.
@@ -380,9 +346,9 @@ HWY_INLINE Rows<T> rows_of(const HeadView& view, const std::byte* from, const st
 // The query heads' parts of the scratch.
 struct StepHeads {
   float *out[kStepHeadsMax], *q[kStepHeadsMax], *scores[kStepHeadsMax];
-  // Of packed rows (attention_q4.h); the rounded queries lie in `q`.
+  // Of packed rows (attention_q4.h, attention_q8.h); the rounded queries lie in `q`.
   float* minima[kStepHeadsMax];
-  const Q4QueryGroup* rounded[kStepHeadsMax];
+  const CodesQueryGroup* rounded[kStepHeadsMax];
 };
 
 size_t round_to_runs(size_t rows) {
@@ -412,11 +378,14 @@ template <class T, size_t kSize, RowsAs kAs>
 HWY_INLINE void score_run(const HeadView& view, const Run& run, const StepHeads& heads, size_t h,
                           size_t group, float* HWY_RESTRICT expanded) {
   const auto size = static_cast<size_t>(view.head_size);
-  if constexpr (kAs == RowsAs::kPacked) {
-    prefetch_run(run.ahead, kRun * view.kv_row_bytes);
+  if constexpr (kAs == RowsAs::kPackedQ4 || kAs == RowsAs::kPackedQ8) {
     float* scores[kStepHeadsMax];
     for (size_t g = 0; g < group; ++g) scores[g] = heads.scores[h + g] + run.first;
-    dot_q4_run(run.at, size, group, heads.rounded + h, scores);
+    if constexpr (kAs == RowsAs::kPackedQ4) {
+      dot_q4_run(run.at, run.ahead, size, group, heads.rounded + h, scores);
+    } else {
+      dot_q8_run(run.at, run.ahead, size, group, heads.rounded + h, scores);
+    }
   } else {
     const Rows<T> k = rows_of<T, kAs>(view, run.at, run.ahead, run.count, expanded);
     for_heads(group, [&](auto together, size_t first) {
@@ -441,9 +410,10 @@ HWY_INLINE void sum_run(const HeadView& view, const Run& run, const StepHeads& h
   const auto size = static_cast<size_t>(view.head_size);
   const float* weights[kStepHeadsMax];
   for (size_t g = 0; g < group; ++g) weights[g] = heads.scores[h + g] + run.first;
-  if constexpr (kAs == RowsAs::kPacked) {
-    prefetch_run(run.ahead, kRun * view.kv_row_bytes);
-    sum_q4_run(run.at, size, run.count, group, weights, heads.out + h, heads.minima + h);
+  if constexpr (kAs == RowsAs::kPackedQ8) {
+    sum_q8_run(run.at, run.ahead, size, run.count, group, weights, heads.out + h);
+  } else if constexpr (kAs == RowsAs::kPackedQ4) {
+    sum_q4_run(run.at, run.ahead, size, run.count, group, weights, heads.out + h, heads.minima + h);
   } else {
     const Rows<T> v = rows_of<T, kAs>(view, run.at, run.ahead, run.count, expanded);
     HWY_ALIGN float scaled[kSharedHeads * kRun];  // Weights times the rows' scales
@@ -464,6 +434,7 @@ HWY_INLINE void sum_run(const HeadView& view, const Run& run, const StepHeads& h
 // `kSize`: the head size as a constant, so that row offsets are constants; 0: any.
 template <class T, size_t kSize, RowsAs kAs>
 void attend_rows(const StepView& step, float* HWY_RESTRICT scratch) {
+  constexpr bool kPacked = kAs == RowsAs::kPackedQ4 || kAs == RowsAs::kPackedQ8;
   const HeadView& first_head = step.heads[0];
   const auto size = static_cast<size_t>(first_head.head_size);
   const auto rows = static_cast<size_t>(first_head.rows);
@@ -486,7 +457,7 @@ void attend_rows(const StepView& step, float* HWY_RESTRICT scratch) {
   }
   // Of packed rows the minima, which are less.
   float* HWY_RESTRICT expanded = scratch;
-  const size_t minima = kRun * (size / kQ4Group);
+  const size_t minima = kRun * (size / kCodesGroup);
   float* next_scratch = expanded + (kAs == RowsAs::kStored ? 0 : kRun * size);
   StepHeads heads;
   for (size_t h = 0; h < step.count; ++h) {
@@ -497,12 +468,16 @@ void attend_rows(const StepView& step, float* HWY_RESTRICT scratch) {
     heads.scores[h] = at + 2 * size;
     next_scratch += 2 * size + round_to_runs(rows);
     for (size_t i = 0; i < size; ++i) at[i] = view.q[i] * view.scale;
-    if constexpr (kAs == RowsAs::kPacked) {
-      auto* rounded = reinterpret_cast<Q4QueryGroup*>(heads.q[h]);
-      round_q4_query(at, size, rounded);
+    if constexpr (kPacked) {
+      auto* rounded = reinterpret_cast<CodesQueryGroup*>(heads.q[h]);
       heads.rounded[h] = rounded;
-      heads.minima[h] = expanded + h * minima;
-      std::fill_n(heads.minima[h], minima, 0.0f);
+      if constexpr (kAs == RowsAs::kPackedQ4) {
+        round_q4_query(at, size, rounded);
+        heads.minima[h] = expanded + h * minima;
+        std::fill_n(heads.minima[h], minima, 0.0f);
+      } else {
+        round_q8_query(at, size, rounded);
+      }
     } else {
       to_pair_order<T>(at, size, false, heads.q[h]);
     }
@@ -534,7 +509,8 @@ void attend_rows(const StepView& step, float* HWY_RESTRICT scratch) {
     sum_run<T, kSize, kAs>(first_head, run, heads, h, group, expanded);
   });
   for (size_t h = 0; h < step.count; ++h) {
-    if constexpr (kAs == RowsAs::kPacked) add_q4_minima(heads.minima[h], size, heads.out[h]);
+    if constexpr (kAs == RowsAs::kPackedQ4) finish_q4_sums(heads.minima[h], size, heads.out[h]);
+    if constexpr (kAs == RowsAs::kPackedQ8) order_q8_sums(size, heads.out[h]);
     for (size_t i = 0; i < size; ++i) heads.out[h][i] /= totals[h];
     to_pair_order<T>(heads.out[h], size, true, heads.q[h]);
     store_row(step.heads[h].out_dtype, heads.q[h], size, step.heads[h].out);
@@ -552,8 +528,9 @@ void attend_sized(const StepView& step, float* scratch) {
 void AttendStep(const StepView& step, float* scratch) {
   const Format format = step.heads[0].kv_format;
 #if HWY_TARGET <= HWY_AVX3  // So tests that narrow the choice of instructions narrow this, too.
-  if (format == Format::kQ4 && attends_packed_q4(step.heads[0].head_size)) {
-    return attend_rows<float, 0, RowsAs::kPacked>(step, scratch);
+  if (attends_codes(step.heads[0].head_size)) {
+    if (format == Format::kQ4) return attend_rows<float, 0, RowsAs::kPackedQ4>(step, scratch);
+    if (format == Format::kQ8) return attend_rows<float, 0, RowsAs::kPackedQ8>(step, scratch);
   }
 #endif
   if (format == Format::kQ8) return attend_sized<int8_t>(step, scratch);

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "kernels/base/dtype.h"
+#include "kernels/cpu/unroll.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace spillway::cpu {
@@ -49,6 +50,44 @@ HWY_INLINE hn::Vec<D> load_widened(D d, const hwy::bfloat16_t* HWY_RESTRICT from
 template <class D>
 HWY_INLINE hn::Vec<D> load_widened(D d, const hwy::float16_t* HWY_RESTRICT from) {
   return hn::PromoteTo(d, hn::LoadU(hn::Rebind<hwy::float16_t, D>(), from));
+}
+
+// Sums of the lanes of as many vectors as one has lanes, one per lane: half as many additions as
+// vector by vector, and the order of a vector's additions depends on no other vector.
+HWY_INLINE hn::Vec<hn::ScalableTag<float>> sums_of_lanes(
+    hn::Vec<hn::ScalableTag<float>>* HWY_RESTRICT v) {
+#if HWY_TARGET == HWY_SCALAR
+  return v[0];
+#else
+  const hn::ScalableTag<float> d;
+  using V = hn::Vec<decltype(d)>;
+  constexpr size_t kLanes = hn::MaxLanes(d);
+  const hn::RepartitionToWide<decltype(d)> wide;
+  // Inside blocks of four lanes: of every four vectors one whose lanes are theirs.
+  SPILLWAY_UNROLL_TIMES(4)
+  for (size_t i = 0; i < kLanes / 4; ++i) {
+    const V* four = v + 4 * i;
+    const V a =
+        hn::Add(hn::InterleaveLower(d, four[0], four[1]), hn::InterleaveUpper(d, four[0], four[1]));
+    const V b =
+        hn::Add(hn::InterleaveLower(d, four[2], four[3]), hn::InterleaveUpper(d, four[2], four[3]));
+    const auto x = hn::BitCast(wide, a), y = hn::BitCast(wide, b);
+    v[i] = hn::Add(hn::BitCast(d, hn::InterleaveLower(wide, x, y)),
+                   hn::BitCast(d, hn::InterleaveUpper(wide, x, y)));
+  }
+#if HWY_TARGET <= HWY_AVX3
+  const auto add_blocks = [](V a, V b) {
+    return hn::Add(V{_mm512_shuffle_f32x4(a.raw, b.raw, 0x88)},
+                   V{_mm512_shuffle_f32x4(a.raw, b.raw, 0xdd)});
+  };
+  return add_blocks(add_blocks(v[0], v[1]), add_blocks(v[2], v[3]));
+#elif HWY_TARGET == HWY_AVX2
+  return hn::Add(hn::ConcatLowerLower(d, v[1], v[0]), hn::ConcatUpperUpper(d, v[1], v[0]));
+#else
+  static_assert(kLanes == 4);
+  return v[0];
+#endif
+#endif
 }
 
 // Rounds to nearest even as f32_to_bf16 does, bit for bit (Highway's own conversion to bfloat16

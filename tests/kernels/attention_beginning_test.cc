@@ -352,7 +352,7 @@ void check(Device& device, const Model& model, int64_t begun, std::vector<Sequen
     require_kept(got[i], whole, one.budget.scored());
     if (!defined) continue;
     const Run want = define(model, one, steps);
-    require_outputs(model, got[i], want, wide ? 2e-5 : 1.0 / 32);
+    require_outputs(model, got[i], want, wide ? test::attention_error(model.format) : 1.0 / 32);
     if (wide) require_kept(got[i], want, one.budget.scored());
   }
 }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <optional>
 
 #include "kernels/ops.h"
 #include "tests/support/kept_rows.h"
@@ -238,7 +239,9 @@ void require_close(const Run& got, const Run& want, const Model& model, double e
 // Whole and in chunks, against the definition and against each other. On the CPU also with every
 // set of instructions.
 void check(const Model& model, const KvBudget& budget, int64_t prompt,
-           const std::vector<std::vector<int64_t>>& cuts, int64_t steps = 3, double error = 2e-5) {
+           const std::vector<std::vector<int64_t>>& cuts, int64_t steps = 3,
+           std::optional<double> narrow = {}) {
+  const double error = narrow.value_or(test::attention_error(model.format));
   for (const auto& device : test::test_devices()) {
     const bool cpu = device->kind() == DeviceKind::kCpu;
     INFO(device->name() << ", " << model.name() << ", prompt " << prompt << ", recent "
@@ -417,7 +420,8 @@ TEST_CASE("prompts longer than a thread's scratch are those in chunks", "[slow]"
   if (!test::thorough() && (window != 0 || budget.score != KvScore::kAttention)) return;
   const int64_t prompt = 1700;
   const bool narrow = model.out == DType::kBF16;
-  check(model, budget, prompt, {{1000}}, narrow ? 0 : 1, narrow ? 1.0 / 32 : 2e-5);
+  check(model, budget, prompt, {{1000}}, narrow ? 0 : 1,
+        narrow ? std::optional(1.0 / 32) : std::nullopt);
 }
 
 TEST_CASE("chunks have the bits of the whole prompt with every set of instructions") {

@@ -116,7 +116,7 @@ TEST_CASE("attention agrees with its definition") {
     for (const Format format : kFormats) {
       if (!format_traits(format).kv_cache) continue;
       INFO("KV " << format_name(format));
-      check_attention(*device, c, format, DType::kF32, 1e-5);
+      check_attention(*device, c, format, DType::kF32, test::attention_error(format));
     }
   }
 }

@@ -28,6 +28,12 @@ inline std::vector<float> rounded(DType dtype, const std::vector<float>& values)
   return floats_of(dtype, bytes_of(dtype, values));
 }
 
+// How far attention over a cache in this format may be off its definition, in float32: decode steps
+// over packed rows round queries and weights to 16 bits (cpu/attention_codes.h).
+inline double attention_error(Format format) {
+  return is_quantized(format) ? 1e-4 : 2e-5;
+}
+
 // A head's row as the cache gives it back; 4-bit, too.
 inline std::vector<float> cached_row(Format format, const std::vector<float>& row) {
   if (!is_quantized(format)) return rounded(element_of(format), row);

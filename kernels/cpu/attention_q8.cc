@@ -1,0 +1,145 @@
+#include "kernels/cpu/attention_q8.h"
+
+#include "kernels/base/check.h"
+#include "kernels/kv_layout.h"
+
+#if defined(__x86_64__)
+
+#include <hwy/base.h>
+#include <immintrin.h>
+
+#include "kernels/cpu/attention_codes_inl.h"
+#include "kernels/cpu/unroll.h"
+
+HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
+
+namespace spillway::cpu {
+
+namespace {
+
+constexpr size_t kScaleBytes = sizeof(float);  // In front of a row's codes
+
+inline __m512 scales_of(const std::byte* run, size_t row_bytes, __mmask16 rows) {
+  const __m512i numbers = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  const __m512i at = _mm512_mullo_epi32(numbers, _mm512_set1_epi32(static_cast<int>(row_bytes)));
+  return _mm512_mask_i32gather_ps(_mm512_setzero_ps(), rows, at, run, 1);
+}
+
+inline __m128i load_16(const std::byte* from) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+}
+
+// words[w] = codes 4 w to 4 w + 3 of the same group of 16 rows, a row a lane, plus 128: unsigned.
+inline void load_words_by_row(const std::byte* group, const std::byte* ahead, size_t row_bytes,
+                              __m512i* words) {
+  const __m512i flip = _mm512_set1_epi8(-128);
+  SPILLWAY_UNROLL_TIMES(4)
+  for (size_t quarter = 0; quarter < 4; ++quarter) {
+    const auto rows = [&](size_t row) {  // `row` and every fourth after it
+      const std::byte* const at = group + 16 * quarter + row * row_bytes;
+      prefetch_line(ahead + 64 * (4 * quarter + row));
+      __m512i all = _mm512_castsi128_si512(load_16(at));
+      all = _mm512_inserti32x4(all, load_16(at + 4 * row_bytes), 1);
+      all = _mm512_inserti32x4(all, load_16(at + 8 * row_bytes), 2);
+      return _mm512_xor_si512(_mm512_inserti32x4(all, load_16(at + 12 * row_bytes), 3), flip);
+    };
+    const __m512i a = rows(0), b = rows(1), c = rows(2), d = rows(3);
+    const __m512i ab = _mm512_maskz_unpacklo_epi32(kAll, a, b),
+                  cd = _mm512_maskz_unpacklo_epi32(kAll, c, d);
+    const __m512i high_ab = _mm512_maskz_unpackhi_epi32(kAll, a, b),
+                  high_cd = _mm512_maskz_unpackhi_epi32(kAll, c, d);
+    words[4 * quarter + 0] = _mm512_maskz_unpacklo_epi64(0xff, ab, cd);
+    words[4 * quarter + 1] = _mm512_maskz_unpackhi_epi64(0xff, ab, cd);
+    words[4 * quarter + 2] = _mm512_maskz_unpacklo_epi64(0xff, high_ab, high_cd);
+    words[4 * quarter + 3] = _mm512_maskz_unpackhi_epi64(0xff, high_ab, high_cd);
+  }
+}
+
+}  // namespace
+
+void round_q8_query(const float* q, size_t size, CodesQueryGroup* groups) {
+  for (size_t first = 0; first < size; first += kCodesGroup, ++groups) {
+    const RoundedQuery rounded(q + first);
+    for (size_t i = 0; i < kVectors; ++i) {
+      store_bytes(rounded.upper[i], groups->planes[0] + 4 * i);
+      store_bytes(rounded.lower[i], groups->planes[1] + 4 * i);
+    }
+    groups->step = rounded.step;
+    groups->sum = rounded.sum;
+  }
+}
+
+void dot_q8_run(const std::byte* run, const std::byte* ahead, size_t size, size_t heads,
+                const CodesQueryGroup* const* queries, float* const* scores) {
+  const size_t groups = size / kCodesGroup, row_bytes = kScaleBytes + size;
+  const __m512 scales = scales_of(run, row_bytes, kAll);
+  prefetch_line(ahead + kRows * size);  // The last line, of as many bytes as the scales have
+  for (size_t g = 0; g < groups; ++g) {
+    __m512i words[kCodesGroup / 4];
+    load_words_by_row(run + kScaleBytes + g * kCodesGroup, ahead + g * kRows * kCodesGroup,
+                      row_bytes, words);
+    for (size_t h = 0; h < heads; ++h) {
+      const CodesQueryGroup& query = queries[h][g];
+      const __m512i whole = dot_words(words, query, -128 * query.sum);
+      const __m512 before = g == 0 ? _mm512_setzero_ps() : _mm512_loadu_ps(scores[h]);
+      const __m512 sum = _mm512_fmadd_ps(_mm512_maskz_cvtepi32_ps(kAll, whole),
+                                         _mm512_set1_ps(query.step), before);
+      _mm512_storeu_ps(scores[h], g + 1 < groups ? sum : _mm512_mul_ps(sum, scales));
+    }
+  }
+}
+
+void sum_q8_run(const std::byte* run, const std::byte* ahead, size_t size, size_t rows,
+                size_t heads, const float* const* weights, float* const* sums) {
+  SPILLWAY_CHECK(heads <= kHeadsMax);
+  const size_t groups = size / kCodesGroup, row_bytes = kScaleBytes + size;
+  const auto there = static_cast<__mmask16>((1u << rows) - 1);
+  const __m512 scales = scales_of(run, row_bytes, there);
+  prefetch_line(ahead + kRows * size);
+  RunWeights rounded[kHeadsMax];
+  for (size_t h = 0; h < heads; ++h) {
+    // What lies in rows that are not in use may be NaN.
+    rounded[h].round(_mm512_mul_ps(_mm512_maskz_loadu_ps(there, weights[h]), scales));
+  }
+  for (size_t g = 0; g < groups; ++g) {
+    __m512i quads[kRows];
+    load_quads(
+        [&](size_t row) {
+          prefetch_line(ahead + 64 * (g * kRows + row));
+          return _mm512_loadu_si512(run + kScaleBytes + g * kCodesGroup + row * row_bytes);
+        },
+        quads);
+    for (size_t h = 0; h < heads; ++h) add_quads(quads, rounded[h], sums[h] + g * kCodesGroup);
+  }
+}
+
+void order_q8_sums(size_t size, float* sums) {
+  for (size_t first = 0; first < size; first += kCodesGroup) order_bytes(sums + first);
+}
+
+}  // namespace spillway::cpu
+
+HWY_POP_ATTRIBUTES
+
+#else
+
+namespace spillway::cpu {
+
+void round_q8_query(const float*, size_t, CodesQueryGroup*) {
+  SPILLWAY_CHECK(false);
+}
+void dot_q8_run(const std::byte*, const std::byte*, size_t, size_t, const CodesQueryGroup* const*,
+                float* const*) {
+  SPILLWAY_CHECK(false);
+}
+void sum_q8_run(const std::byte*, const std::byte*, size_t, size_t, size_t, const float* const*,
+                float* const*) {
+  SPILLWAY_CHECK(false);
+}
+void order_q8_sums(size_t, float*) {
+  SPILLWAY_CHECK(false);
+}
+
+}  // namespace spillway::cpu
+
+#endif
