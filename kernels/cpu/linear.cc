@@ -50,7 +50,7 @@ class F32Matmul {
     pack_strip(reinterpret_cast<const float*>(strip.data), strip.stride, strip.rows, columns_,
                packed_ + first * columns_);
   }
-  void multiply(int64_t row, int64_t rows, Format format, const std::byte* panels,
+  void multiply(int64_t row, int64_t rows, Format format, const std::byte* panels, bool /*again*/,
                 float* tile) const {
     multiply_tile(packed_ + row * columns_, rows, columns_, format, panels, false, tile);
   }
@@ -82,7 +82,7 @@ class Bf16Matmul {
     pack_bf16_strip(reinterpret_cast<const uint16_t*>(strip.data), strip.stride, strip.rows,
                     columns_, from(first));
   }
-  void multiply(int64_t row, int64_t rows, Format format, const std::byte* panels,
+  void multiply(int64_t row, int64_t rows, Format format, const std::byte* panels, bool /*again*/,
                 float* tile) const {
     multiply_bf16_tile(from(row), rows, columns_, format, panels, tile);
   }
@@ -135,10 +135,11 @@ class Int8Matmul {
     return int8_panels(format_, rows_, panels,
                        context_.thread_scratch(int8_scratch_bytes(format_, rows_, columns_)));
   }
-  void multiply(int64_t row, int64_t rows, Format format, const Int8Panels& panels,
+  // `again`: these panels have been multiplied by the rows before.
+  void multiply(int64_t row, int64_t rows, Format format, const Int8Panels& panels, bool again,
                 float* tile) const {
     Int8Panels here = panels;
-    here.filled = row > 0;
+    here.filled = again;
     multiply_int8_tile(format, from(row), rows, columns_, here, tile);
   }
 
@@ -190,7 +191,8 @@ class DenseMatmul {
     std::memset(packed_ + static_cast<size_t>(end) * stride_, 0,
                 (all - static_cast<size_t>(end)) * stride_);
   }
-  void multiply(int64_t row, int64_t rows, Format, const std::byte* panel, float* tile) const {
+  void multiply(int64_t row, int64_t rows, Format, const std::byte* panel, bool /*again*/,
+                float* tile) const {
     const std::byte* from = packed_ + static_cast<size_t>(row) * stride_;
     if (onednn_ == nullptr) {
       multiply_tiles(reinterpret_cast<const uint16_t*>(from), rows, columns_, panel, tile);
@@ -228,10 +230,12 @@ auto weights_of(const Product& product, const std::byte* panels) {
   }
 }
 
-// Multiplies one slab's 64 columns starting at `column` (of the slab), all rows of the pass.
+// Multiplies one slab's 64 columns starting at `column` (of the slab) by the rows of the pass from
+// `first_row` up to `end_row`.
 template <class Product>
 void multiply_columns(const LinearArgs& args, const WeightSlab& slab, int64_t slab_first,
-                      int64_t column, const Product& product, const MatrixView& out) {
+                      int64_t column, int64_t first_row, int64_t end_row, const Product& product,
+                      const MatrixView& out) {
   const WeightMatrix& w = args.weight;
   alignas(64) float tile[kGemmRowsMax * kGemmColumns];
   const auto stride =
@@ -239,9 +243,9 @@ void multiply_columns(const LinearArgs& args, const WeightSlab& slab, int64_t sl
   const auto panels = weights_of(product, slab.data + column / kGemmColumns * stride);
   const int64_t columns = std::min(kGemmColumns, slab.rows - column);
   const int64_t first = slab_first + column;
-  for (int64_t row = 0; row < out.rows; row += kGemmRowsMax) {
-    const int64_t rows = std::min(kGemmRowsMax, out.rows - row);
-    product.multiply(row, rows, w.format, panels, tile);
+  for (int64_t row = first_row; row < end_row; row += kGemmRowsMax) {
+    const int64_t rows = std::min(kGemmRowsMax, end_row - row);
+    product.multiply(row, rows, w.format, panels, row > first_row, tile);
     store_tile({.tile = tile,
                 .rows = rows,
                 .columns = columns,
@@ -314,6 +318,16 @@ void pack_rows(CpuContext& context, const ConstMatrixView& in, bool hadamard,
   });
 }
 
+// Rows that a task multiplies by 64 columns: all, unless there are too few columns for all threads
+// to have work until the end. A row's bits do not depend on the rows beside it.
+int64_t rows_per_task(int64_t tiles, int64_t rows, int64_t threads) {
+  constexpr int64_t kTasksPerThread = 4;
+  const int64_t blocks = (rows + kGemmRowsMax - 1) / kGemmRowsMax;
+  const int64_t shares =
+      std::clamp<int64_t>((kTasksPerThread * threads + tiles - 1) / tiles, 1, blocks);
+  return (blocks + shares - 1) / shares * kGemmRowsMax;
+}
+
 template <class Product>
 void linear_panels(CpuContext& context, const LinearArgs& args) {
   const WeightMatrix& w = args.weight;
@@ -329,10 +343,15 @@ void linear_panels(CpuContext& context, const LinearArgs& args) {
     const Product product(context, scratch, in.rows, w);
     pack_rows(context, in, w.hadamard && !Product::kMultipliesHadamard, product);
     const int64_t tiles_per_slab = (w.slab_rows + kGemmColumns - 1) / kGemmColumns;
-    context.parallel_for((w.rows + kGemmColumns - 1) / kGemmColumns, [&](int64_t task) {
-      const auto slab = static_cast<size_t>(task / tiles_per_slab);
+    const int64_t tiles = (w.rows + kGemmColumns - 1) / kGemmColumns;
+    const int64_t task_rows = rows_per_task(tiles, in.rows, context.threads());
+    const int64_t shares = (in.rows + task_rows - 1) / task_rows;
+    context.parallel_for(tiles * shares, [&](int64_t task) {
+      const int64_t tile = task / shares, row = task % shares * task_rows;
+      const auto slab = static_cast<size_t>(tile / tiles_per_slab);
       multiply_columns(args, w.slabs[slab], static_cast<int64_t>(slab) * w.slab_rows,
-                       task % tiles_per_slab * kGemmColumns, product, out);
+                       tile % tiles_per_slab * kGemmColumns, row,
+                       std::min(row + task_rows, in.rows), product, out);
     });
   }
 }
