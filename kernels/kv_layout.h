@@ -36,6 +36,10 @@ struct KvBlocks {
   constexpr std::byte* block(int64_t index, size_t block_bytes) const {
     return table == nullptr ? first + static_cast<size_t>(index) * block_bytes : table[index];
   }
+  // Those from block `index` on.
+  constexpr KvBlocks from(int64_t index, size_t block_bytes) const {
+    return table == nullptr ? KvBlocks(block(index, block_bytes)) : KvBlocks(table + index);
+  }
 };
 
 struct KvLayout {

@@ -7,6 +7,7 @@
 
 #include "kernels/base/checked_math.h"
 #include "kernels/cpu/attention_body.h"
+#include "kernels/cpu/attention_parts.h"
 #include "kernels/cpu/cpu_ops.h"
 
 namespace spillway::cpu {
@@ -131,38 +132,165 @@ void run_prompt(CpuContext& context, const AttentionArgs& args, const AttentionI
               KvStateLayout{args.kv.heads, item.budget}.head(item.state, kv_head), scratch);
 }
 
-// One token of some KV heads and the query heads that share them.
-void run_token(CpuContext& context, const AttentionArgs& args, const AttentionItem& item,
-               int64_t first_kv_head, int64_t kv_heads) {
-  const int64_t group = group_of(args), slot = item.budget.slot(item.position);
-  KvHeadState states[kStepHeadsMax];
-  for (int64_t i = 0; i < kv_heads; ++i) {
-    store_rows(head_view(args, item, (first_kv_head + i) * group), 0, 1, slot);
-    if (item.budget.full()) continue;
-    states[i] = KvStateLayout{args.kv.heads, item.budget}.head(item.state, first_kv_head + i);
-    if (states[i].scores != nullptr) states[i].scores[slot] = 0;
+// Whether a decode step's rows are cut into parts. A rule that drops rows keeps few, and scores
+// need the softmax of all.
+bool in_parts(const AttentionItem& item) {
+  return item.is_step() && item.budget.full() &&
+         item.budget.attended(item.position + item.tokens - 1) > kPartRows;
+}
+
+// The decode steps whose parts are tasks of their own, and memory for these. The other ones' parts
+// are computed one after another.
+class SpreadParts {
+ public:
+  SpreadParts(CpuContext& context, const AttentionArgs& args) : args_(args) {
+    constexpr int64_t kTasksPerThread = 8;
+    const auto steps = std::count_if(args.items.begin(), args.items.end(),
+                                     [](const auto& i) { return i.is_step(); });
+    if (steps * args.kv.heads >= kTasksPerThread * context.threads()) return;
+    const size_t each = static_cast<size_t>(args.heads) *
+                        (sizeof(StepPart) + static_cast<size_t>(args.kv.head_size) * sizeof(float));
+    int64_t count = 0;
+    for (const AttentionItem& item : args.items) {
+      const int64_t more = in_parts(item) ? count_of(item) : 0;
+      const bool fits = static_cast<size_t>(count + more) * each <= kSpreadPartsBytesMax;
+      before_.push_back(more > 0 && fits ? count : -1);
+      if (fits) count += more;
+    }
+    if (count == 0) return;
+    std::byte* const memory = context.shared_scratch(static_cast<size_t>(count) * each);
+    sums_ = reinterpret_cast<float*>(memory);
+    parts_ = reinterpret_cast<StepPart*>(sums_ + count * args.heads * args.kv.head_size);
   }
+
+  bool has(const AttentionItem& item) const {
+    return !before_.empty() && before_[number_of(item)] >= 0;
+  }
+  // Parts of all tokens of an item.
+  static int64_t count_of(const AttentionItem& item) {
+    int64_t count = 0;
+    for (int64_t token = 0; token < item.tokens; ++token) count += of_token(item, token);
+    return count;
+  }
+  static int64_t of_token(const AttentionItem& item, int64_t token) {
+    return parts_of_rows(item.budget.attended(item.position + token));
+  }
+  // [heads] and [heads][head size] of an item's part, those of its tokens one after another.
+  StepPart* parts(const AttentionItem& item, int64_t index) const {
+    return parts_ + (before_[number_of(item)] + index) * args_.heads;
+  }
+  float* sums(const AttentionItem& item, int64_t index) const {
+    return sums_ + (before_[number_of(item)] + index) * args_.heads * args_.kv.head_size;
+  }
+
+ private:
+  size_t number_of(const AttentionItem& item) const {
+    return static_cast<size_t>(&item - args_.items.data());
+  }
+
+  const AttentionArgs& args_;
+  std::vector<int64_t> before_;  // [items]: parts before theirs; -1: not here. None: no item is.
+  StepPart* parts_ = nullptr;
+  float* sums_ = nullptr;
+};
+
+// Part `part` of what a head attends to: its sums go to `sums`.
+HeadView part_of(HeadView view, int64_t part, float* sums) {
+  const int64_t first = part * kPartRows;
+  view.kv = view.kv.from(first / kKvBlockRows, view.block_bytes);
+  view.rows = std::min(kPartRows, view.rows - first);
+  view.out = reinterpret_cast<std::byte*>(sums);
+  view.out_dtype = DType::kF32;
+  return view;
+}
+
+// Calls use(first, count) for the `all` query heads of some KV heads. Where more than a step takes
+// share one KV head (step_kv_heads), they go in even shares, each of which reads its rows.
+template <class Use>
+void for_step_heads(const HeadView& view, int64_t all, int64_t kv_heads, const Use& use) {
+  const int64_t most = step_heads_max(view);
+  const int64_t shares = kv_heads > 1 ? 1 : (all + most - 1) / most;
+  const int64_t each = (all + shares - 1) / shares;
+  for (int64_t first = 0; first < all; first += each) use(first, std::min(each, all - first));
+}
+
+// One token of some KV heads and the query heads that share them, whose rows are in the cache.
+// `states`: of the KV heads.
+void attend_token(CpuContext& context, const AttentionArgs& args, const AttentionItem& item,
+                  int64_t first_kv_head, int64_t kv_heads, const KvHeadState* states) {
+  const int64_t group = group_of(args), all = kv_heads * group, head = first_kv_head * group;
   const bool more = first_kv_head + 2 * kv_heads <= args.kv.heads;
-  // Where more query heads than a step takes share one KV head (step_kv_heads), they go in even
-  // parts, each of which reads its rows.
-  const int64_t all = kv_heads * group;
-  const int64_t most = step_heads_max(head_view(args, item, first_kv_head * group));
-  const int64_t parts = kv_heads > 1 ? 1 : (all + most - 1) / most;
-  const int64_t each = (all + parts - 1) / parts;
-  for (int64_t first = 0; first < all; first += each) {
-    const int64_t count = std::min(each, all - first);
+  for_step_heads(head_view(args, item, head), all, kv_heads, [&](int64_t first, int64_t count) {
     HeadView heads[kStepHeadsMax];
     for (int64_t i = 0; i < count; ++i) {
-      heads[i] = head_view(args, item, first_kv_head * group + first + i);
+      heads[i] = head_view(args, item, head + first + i);
       heads[i].scores = states[(first + i) / group].scores;
     }
     auto* scratch =
         reinterpret_cast<float*>(context.thread_scratch(step_scratch_bytes(heads[0], count)));
     attend_step({heads, static_cast<size_t>(count), kv_heads, more}, scratch);
+  });
+}
+
+// Part `part` of a token's rows, for `count` query heads from `head` on, which share some KV heads.
+// parts: [count]; sums: [count][head size].
+void attend_part(const AttentionArgs& args, const AttentionItem& item, int64_t head, int64_t count,
+                 int64_t kv_heads, int64_t part, StepPart* parts, float* sums, float* scratch) {
+  HeadView heads[kStepHeadsMax];
+  for (int64_t i = 0; i < count; ++i) {
+    heads[i] = part_of(head_view(args, item, head + i), part, sums + i * args.kv.head_size);
   }
+  attend_step({heads, static_cast<size_t>(count), kv_heads, false, parts}, scratch);
+}
+
+// All parts of a token's rows, one after another.
+void attend_parts(CpuContext& context, const AttentionArgs& args, const AttentionItem& item,
+                  int64_t first_kv_head, int64_t kv_heads) {
+  const int64_t all = kv_heads * group_of(args), size = args.kv.head_size;
+  const int64_t parts = parts_of_rows(item.budget.attended(item.position));
+  const HeadView one = part_of(head_view(args, item, 0), 0, nullptr);
+  for_step_heads(one, all, kv_heads, [&](int64_t first, int64_t count) {
+    const int64_t head = first_kv_head * group_of(args) + first;
+    const size_t step_bytes = step_scratch_bytes(one, count);
+    auto* const sums = reinterpret_cast<float*>(
+        context.thread_scratch(step_bytes + part_sums_bytes(size, count)) + step_bytes);
+    float* const scratch = sums - step_bytes / sizeof(float);
+    StepPart joined[kStepHeadsMax], found[kStepHeadsMax];
+    attend_part(args, item, head, count, kv_heads, 0, joined, sums, scratch);
+    float* const further = sums + count * size;
+    for (int64_t part = 1; part < parts; ++part) {
+      attend_part(args, item, head, count, kv_heads, part, found, further, scratch);
+      for (int64_t i = 0; i < count; ++i) {
+        join_part(found[i], further + i * size, static_cast<size_t>(size), joined + i,
+                  sums + i * size);
+      }
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      store_joined(head_view(args, item, head + i), joined[i], sums + i * size);
+    }
+  });
+}
+
+// Stores the row of a decode step's token.
+void store_token(const AttentionArgs& args, const AttentionItem& item, int64_t kv_head) {
+  store_rows(head_view(args, item, kv_head * group_of(args)), 0, 1,
+             item.budget.slot(item.position));
+}
+
+void run_token(CpuContext& context, const AttentionArgs& args, const AttentionItem& item,
+               int64_t first_kv_head, int64_t kv_heads) {
+  KvHeadState states[kStepHeadsMax];
+  for (int64_t i = 0; i < kv_heads; ++i) {
+    store_token(args, item, first_kv_head + i);
+    if (item.budget.full()) continue;
+    states[i] = KvStateLayout{args.kv.heads, item.budget}.head(item.state, first_kv_head + i);
+    if (states[i].scores != nullptr) states[i].scores[item.budget.slot(item.position)] = 0;
+  }
+  if (in_parts(item)) return attend_parts(context, args, item, first_kv_head, kv_heads);
+  attend_token(context, args, item, first_kv_head, kv_heads, states);
   if (item.budget.full()) return;
   for (int64_t i = 0; i < kv_heads; ++i) {
-    const HeadView first = head_view(args, item, (first_kv_head + i) * group);
+    const HeadView first = head_view(args, item, (first_kv_head + i) * group_of(args));
     keep_step(first, item.budget, item.position, states[i]);
   }
 }
@@ -176,6 +304,45 @@ void run_step(CpuContext& context, const AttentionArgs& args, const AttentionIte
   }
 }
 
+// Part `index` of those of all tokens of a decode step whose parts are tasks.
+void run_part(CpuContext& context, const AttentionArgs& args, const SpreadParts& spread,
+              const AttentionItem& item, int64_t index, int64_t first_kv_head, int64_t kv_heads) {
+  int64_t token = 0, part = index;
+  for (; part >= SpreadParts::of_token(item, token); ++token) {
+    part -= SpreadParts::of_token(item, token);
+  }
+  const AttentionItem one = item.step_token(token);
+  const int64_t all = kv_heads * group_of(args);
+  const HeadView view = part_of(head_view(args, one, 0), part, nullptr);
+  for_step_heads(view, all, kv_heads, [&](int64_t first, int64_t count) {
+    const int64_t head = first_kv_head * group_of(args) + first;
+    auto* const scratch =
+        reinterpret_cast<float*>(context.thread_scratch(step_scratch_bytes(view, count)));
+    attend_part(args, one, head, count, kv_heads, part, spread.parts(item, index) + head,
+                spread.sums(item, index) + head * args.kv.head_size, scratch);
+  });
+}
+
+// Joins them, for the query heads that share a KV head, in the place of the first part.
+void join_parts(const AttentionArgs& args, const SpreadParts& spread, const AttentionItem& item,
+                int64_t kv_head) {
+  const int64_t group = group_of(args), size = args.kv.head_size;
+  int64_t index = 0;
+  for (int64_t token = 0; token < item.tokens; ++token) {
+    const int64_t end = index + SpreadParts::of_token(item, token);
+    for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+      StepPart* const all = spread.parts(item, index) + head;
+      float* const sums = spread.sums(item, index) + head * size;
+      for (int64_t part = index + 1; part < end; ++part) {
+        join_part(spread.parts(item, part)[head], spread.sums(item, part) + head * size,
+                  static_cast<size_t>(size), all, sums);
+      }
+      store_joined(head_view(args, item.step_token(token), head), *all, sums);
+    }
+    index = end;
+  }
+}
+
 // KV heads per task of a decode step: more are read in longer runs, fewer make tasks for more
 // threads.
 int64_t step_kv_heads(const AttentionArgs& args, int threads) {
@@ -185,7 +352,9 @@ int64_t step_kv_heads(const AttentionArgs& args, int threads) {
     if (!item.is_step()) continue;
     ++steps;
     const AttentionItem last = item.step_token(item.tokens - 1);  // It attends to the most rows.
-    most = std::min(most, step_heads_max(head_view(args, last, 0)));
+    HeadView view = head_view(args, last, 0);
+    if (in_parts(item)) view.rows = kPartRows;
+    most = std::min(most, step_heads_max(view));
   }
   const int64_t group = group_of(args);
   int64_t found = 1;
@@ -241,22 +410,36 @@ void run(CpuContext& context, const AttentionArgs& args) {
   const int64_t kv_heads = args.kv.heads, group = group_of(args);
   const int threads = context.threads();
   const auto heads_if = [&](bool wanted) { return wanted ? kv_heads : int64_t{0}; };
-  // A prompt's rows are in the cache before any task attends to them.
+  const SpreadParts spread(context, args);
+  // A prompt's rows are in the cache before any task attends to them, and those of a step's parts.
   Tasks(args.items, [&](const AttentionItem& item) {
-    return heads_if(!item.is_step() && stays_in_cache(item));
+    return heads_if(item.is_step() ? spread.has(item) : stays_in_cache(item));
   }).run(context, [&](const AttentionItem& item, int64_t kv_head) {
-    store_prompt(args, item, kv_head);
+    if (!item.is_step()) return store_prompt(args, item, kv_head);
+    for (int64_t token = 0; token < item.tokens; ++token) {
+      store_token(args, item.step_token(token), kv_head);
+    }
   });
   const int64_t together = step_kv_heads(args, threads);
   Tasks(args.items, [&](const AttentionItem& item) {
+    if (spread.has(item)) return kv_heads / together * spread.count_of(item);
     if (item.is_step()) return kv_heads / together;
     const int64_t each = share_rows(args, item, threads);
     return kv_heads * ((item.tokens * group + each - 1) / each);
   }).run(context, [&](const AttentionItem& item, int64_t task) {
+    if (spread.has(item)) {
+      const int64_t count = spread.count_of(item), first = task / count * together;
+      return run_part(context, args, spread, item, task % count, first, together);
+    }
     if (item.is_step()) return run_step(context, args, item, task * together, together);
     const int64_t rows = item.tokens * group, each = share_rows(args, item, threads);
     const int64_t first = task / kv_heads * each;
     run_prompt(context, args, item, task % kv_heads, first, std::min(first + each, rows));
+  });
+  Tasks(args.items, [&](const AttentionItem& item) {
+    return heads_if(spread.has(item));
+  }).run(context, [&](const AttentionItem& item, int64_t kv_head) {
+    join_parts(args, spread, item, kv_head);
   });
   // All have attended to the rows that go now. Those with scores have moved theirs already.
   Tasks(args.items, [&](const AttentionItem& item) {

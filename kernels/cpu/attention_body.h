@@ -91,6 +91,12 @@ struct TileRows {
 // Most query heads that one thread processes together in a decode step.
 constexpr size_t kStepHeadsMax = 32;
 
+// What is known of a part of a decode step's rows, of one head: its highest score, and the sum of
+// e^(score - highest).
+struct StepPart {
+  float highest = 0, total = 0;
+};
+
 // A decode step of one item's neighbouring query heads and of the KV heads that they share; the KV
 // heads are contiguous in every block, so that memory is read in long runs.
 struct StepView {
@@ -98,6 +104,9 @@ struct StepView {
   size_t count = 0;      // At most kStepHeadsMax
   int64_t kv_heads = 0;  // Neighbouring, too
   bool more = false;     // As many KV heads follow, which the same thread likely takes next.
+  // Null, or [count]: the heads' rows are a part of all. Outputs, in float32, are the sums of
+  // e^(score - highest) * value then, for join_parts() (attention_parts.h).
+  StepPart* parts = nullptr;
 };
 
 // Stores the keys and values of `count` of the item's tokens into slots from `slot` on.

@@ -280,11 +280,11 @@ float highest_of(const float* HWY_RESTRICT scores, size_t rows) {
   return most;
 }
 
-// scores -> exp(score - max); returns the sum. A NaN score makes the sum NaN.
-float softmax_in_place(float* HWY_RESTRICT scores, size_t rows) {
+// scores -> exp(score - highest); returns the sum. A NaN score makes the sum NaN.
+float softmax_in_place(float* HWY_RESTRICT scores, size_t rows, float highest) {
   const D d;
   const size_t lanes = hn::Lanes(d);
-  const V m = hn::Set(d, highest_of(scores, rows));
+  const V m = hn::Set(d, highest);
   V sum = hn::Zero(d);
   size_t i = 0;
   for (; i + lanes <= rows; i += lanes) {
@@ -498,7 +498,9 @@ void attend_rows(const StepView& step, float* HWY_RESTRICT scratch) {
   float totals[kStepHeadsMax];
   for (size_t h = 0; h < step.count; ++h) {
     float* const scores = heads.scores[h];
-    totals[h] = softmax_in_place(scores, rows);
+    const float highest = highest_of(scores, rows);
+    totals[h] = softmax_in_place(scores, rows, highest);
+    if (step.parts != nullptr) step.parts[h] = {highest, totals[h]};
     float* const sums = step.heads[h].scores;
     if (sums != nullptr) add_scaled(scores, 1.0f / totals[h], rows, sums);
     std::fill(heads.out[h], heads.out[h] + size, 0.0f);
@@ -511,7 +513,8 @@ void attend_rows(const StepView& step, float* HWY_RESTRICT scratch) {
   for (size_t h = 0; h < step.count; ++h) {
     if constexpr (kAs == RowsAs::kPackedQ4) finish_q4_sums(heads.minima[h], size, heads.out[h]);
     if constexpr (kAs == RowsAs::kPackedQ8) order_q8_sums(size, heads.out[h]);
-    for (size_t i = 0; i < size; ++i) heads.out[h][i] /= totals[h];
+    const float divisor = step.parts == nullptr ? totals[h] : 1.0f;
+    for (size_t i = 0; i < size; ++i) heads.out[h][i] /= divisor;
     to_pair_order<T>(heads.out[h], size, true, heads.q[h]);
     store_row(step.heads[h].out_dtype, heads.q[h], size, step.heads[h].out);
   }

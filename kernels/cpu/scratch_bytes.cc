@@ -3,7 +3,7 @@
 #include "kernels/base/checked_math.h"
 #include "kernels/base/linear_shapes.h"
 #include "kernels/base/processors.h"
-#include "kernels/cpu/attention_body.h"
+#include "kernels/cpu/attention_parts.h"
 #include "kernels/cpu/gemm_int8.h"
 #include "kernels/cpu_scratch.h"
 
@@ -13,6 +13,7 @@ namespace {
 
 // Packed rows of one pass (linear.cc); wider rows are packed 96 at a time, in float32 at most.
 constexpr uint64_t kPackedBytes = uint64_t{4} << 20;
+static_assert(kPackedBytes >= cpu::kSpreadPartsBytesMax);
 constexpr uint64_t kPackedRows = 96;
 // A strip of rows multiplied by Hadamard matrices, and one in float32 (linear.cc).
 constexpr uint64_t kHadamardRows = 24 + 1;
@@ -40,7 +41,8 @@ uint64_t cpu_scratch_bytes(const ModelShape& shape, int64_t threads, int64_t pro
   for (const Format format : kFormats) {  // Rows of some formats are expanded.
     view.kv_format = format;
     const int64_t heads = std::min(cpu::step_heads_max(view), shape.heads);
-    attention = std::max<uint64_t>(attention, cpu::step_scratch_bytes(view, heads));
+    const size_t sums_bytes = cpu::part_sums_bytes(shape.head_size, heads);
+    attention = std::max<uint64_t>(attention, cpu::step_scratch_bytes(view, heads) + sums_bytes);
   }
   uint64_t widest = 0, expanded = 0;
   for (const LinearShape& linear : linear_shapes(shape)) {
