@@ -178,7 +178,7 @@ class Device {
 // takes_int8() holds.
 enum class CpuMatmul : uint8_t { kFastest, kPanels, kBf16Dot, kOneDnn, kFloat, kInt8 };
 
-// `threads` 0: one per processor. kInvalidArgument: out of range, or the CPU cannot do kInt8.
+// `threads` 0: one per core. kInvalidArgument: out of range, or the CPU cannot do kInt8.
 Result<std::unique_ptr<Device>> open_cpu_device(int threads,
                                                 CpuMatmul products = CpuMatmul::kFastest);
 Result<std::unique_ptr<Device>> open_cuda_device(int index);  // kNotFound without CUDA.

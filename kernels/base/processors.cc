@@ -5,7 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <numeric>
+#include <set>
 #include <thread>
+#include <vector>
 
 #include "kernels/base/cgroup.h"
 
@@ -13,11 +16,27 @@ namespace spillway {
 
 namespace {
 
-int processors_of_mask() {
+std::vector<int> processors_of_mask() {
+  std::vector<int> processors;
   // More than 1,024 processors do not fit the fixed set, and the call reports it.
   cpu_set_t set;
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) return CPU_COUNT(&set);
-  return static_cast<int>(std::thread::hardware_concurrency());
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) {
+    for (int i = 0; i < CPU_SETSIZE; ++i) {
+      if (CPU_ISSET(i, &set)) processors.push_back(i);
+    }
+  } else {
+    processors.resize(std::thread::hardware_concurrency());
+    std::iota(processors.begin(), processors.end(), 0);
+  }
+  return processors;
+}
+
+int within_quota(size_t count) {
+  auto most = static_cast<int>(count);
+  if (const auto quota = cpu_quota()) {
+    most = std::min(most, static_cast<int>(std::ceil(std::min(*quota, 1e6))));
+  }
+  return std::max(1, most);
 }
 
 }  // namespace
@@ -42,12 +61,32 @@ std::optional<double> cpu_quota(const std::string& root) {
   return least;
 }
 
-int usable_processors() {
-  int processors = processors_of_mask();
-  if (const auto quota = cpu_quota()) {
-    processors = std::min(processors, static_cast<int>(std::ceil(std::min(*quota, 1e6))));
+int count_cores(std::span<const int> processors, const std::string& root) {
+  int unknown = 0;
+  std::set<std::string> cores;
+  for (const int processor : processors) {
+    const std::string folder =
+        root + "/sys/devices/system/cpu/cpu" + std::to_string(processor) + "/topology/";
+    std::string siblings;  // "3,67": the processors of its core; named otherwise before Linux 5.3
+    for (const char* name : {"core_cpus_list", "thread_siblings_list"}) {
+      std::ifstream file(folder + name);
+      if (file >> siblings) break;
+    }
+    if (siblings.empty()) {
+      ++unknown;
+    } else {
+      cores.insert(siblings);
+    }
   }
-  return std::max(1, processors);
+  return static_cast<int>(cores.size()) + unknown;
+}
+
+int usable_processors() {
+  return within_quota(processors_of_mask().size());
+}
+
+int usable_cores() {
+  return within_quota(static_cast<size_t>(count_cores(processors_of_mask())));
 }
 
 }  // namespace spillway

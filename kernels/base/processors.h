@@ -1,7 +1,8 @@
-// Number of processors that this process may keep busy.
+// Number of processors and of cores that this process may keep busy.
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 
 namespace spillway {
@@ -10,6 +11,15 @@ namespace spillway {
 // groups (docker --cpus, systemd's CPUQuota), rounded up: more threads would only wait for each
 // other while the quota is used up. At least 1.
 int usable_processors();
+
+// Of these as many as have a core of their own: two hardware threads of a core share its vector
+// units and its caches, so that products of both take as long as of one after the other, and every
+// op waits for the slower. At least 1, and no more than the quota.
+int usable_cores();
+
+// Distinct cores among processors, by the kernel's topology; one that it does not know counts as a
+// core. `root` is prepended to every path, for tests.
+int count_cores(std::span<const int> processors, const std::string& root = "");
 
 // The smallest quota among this process' control groups, in processors; empty: there is none.
 // `root` is prepended to every path, for tests.

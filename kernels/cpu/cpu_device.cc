@@ -116,13 +116,12 @@ class CpuDevice final : public Device {
 
 Result<std::unique_ptr<Device>> open_cpu_device(int threads, CpuMatmul products) {
   if (threads < 0 || threads > kThreadsMax) {
-    return invalid_argument("--threads must be 0 (one a processor) to " +
-                            std::to_string(kThreadsMax));
+    return invalid_argument("--threads must be 0 (one a core) to " + std::to_string(kThreadsMax));
   }
   if (products == CpuMatmul::kInt8 && !cpu::has_int8()) {
     return invalid_argument("8-bit products need a CPU with AVX2 or AVX-512 VNNI");
   }
-  if (threads == 0) threads = usable_processors();
+  if (threads == 0) threads = usable_cores();
   return std::unique_ptr<Device>(std::make_unique<CpuDevice>(threads, products));
 }
 

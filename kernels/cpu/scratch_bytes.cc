@@ -21,7 +21,7 @@ constexpr uint64_t kHadamardRows = 24 + 1;
 }  // namespace
 
 uint64_t cpu_scratch_bytes(const ModelShape& shape, int64_t threads, int64_t prompt_tokens) {
-  if (threads == 0) threads = usable_processors();
+  if (threads == 0) threads = usable_cores();
   cpu::HeadView view;
   view.rows = shape.positions;
   view.head_size = shape.head_size;

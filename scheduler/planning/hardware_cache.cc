@@ -32,7 +32,7 @@ std::string cpu_model() {
 }
 
 std::string cores_of_model() {
-  return std::to_string(usable_processors()) + " x " + cpu_model();
+  return std::to_string(usable_cores()) + " x " + cpu_model();
 }
 
 // Converts a name to a plain file name: lower-case letters and digits, with dashes between them.

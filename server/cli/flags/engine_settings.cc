@@ -200,7 +200,7 @@ void add_arithmetic_flags(Settings& settings, EngineFlags* flags) {
   settings.add_switch("no-overlap", &flags->no_overlap,
                       "do one thing after another, to measure what overlap is worth");
   settings.add_integer("threads", &flags->threads, 0, kThreadsMax,
-                       "threads that compute; 0: one a processor");
+                       "threads that compute; 0: one a core");
   settings.add_seed("seed", &flags->seed, "of everything drawn at random");
   settings.add_choice("verify", &flags->verify, {"every", "sample", "first"},
                       "which reads of weights on disk are compared with their checksums; sample: "

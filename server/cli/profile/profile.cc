@@ -105,8 +105,7 @@ Command profile_command() {
   settings.group("What is measured");
   settings.add_choice("device", &flags->device, {"auto", "cpu", "cuda"}, "what computes");
   settings.add_integer("gpu", &flags->gpu, 0, 63, "which CUDA device, where there are several");
-  settings.add_integer("threads", &flags->threads, 0, 1024,
-                       "threads that compute; 0: one a processor");
+  settings.add_integer("threads", &flags->threads, 0, 1024, "threads that compute; 0: one a core");
   settings.add_choice(
       "quantized-compute", &flags->quantized_compute, {"auto", "int8", "float"},
       "how products with quantised weights are computed; int8 and float have profiles of "

@@ -18,7 +18,7 @@ struct ProfileFlags {
   int64_t seconds = 60;  // Approximate duration of the measurement
   std::string device = "auto";
   int64_t gpu = 0;
-  int64_t threads = 0;  // 0: one per processor
+  int64_t threads = 0;  // 0: one per core
   std::string quantized_compute = "auto";
   std::vector<std::string> disk_dirs;
 };

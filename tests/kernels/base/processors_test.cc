@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <thread>
+#include <vector>
 
 #include "kernels/base/cgroup.h"
 #include "tests/support/temp_directory.h"
@@ -59,6 +60,25 @@ TEST_CASE("the folders of a control group are its own and those around it") {
   CHECK(folders.v2 == std::vector<std::string>{root.temp / "/sys/fs/cgroup/a.slice/b.scope",
                                                root.temp / "/sys/fs/cgroup/a.slice",
                                                root.temp / "/sys/fs/cgroup"});
+}
+
+TEST_CASE("two hardware threads of a core count once") {
+  const Root root;
+  const std::vector<int> all = {0, 1, 4, 5, 9};
+  CHECK(count_cores(all, root.temp / "") == 5);  // Nothing is known
+  const auto write = [&](int processor, const std::string& file, const std::string& siblings) {
+    root.write("sys/devices/system/cpu/cpu" + std::to_string(processor) + "/topology/" + file,
+               siblings + "\n");
+  };
+  write(0, "core_cpus_list", "0,4");
+  write(4, "core_cpus_list", "0,4");
+  write(1, "thread_siblings_list", "1,5");
+  write(5, "thread_siblings_list", "1,5");
+  CHECK(count_cores(all, root.temp / "") == 3);
+  const std::vector<int> one = {4};  // Its sibling is not this process'
+  CHECK(count_cores(one, root.temp / "") == 1);
+  CHECK(usable_cores() >= 1);
+  CHECK(usable_cores() <= usable_processors());
 }
 
 TEST_CASE("a thread that is held to one processor counts one") {
