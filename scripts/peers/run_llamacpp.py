@@ -49,17 +49,18 @@ def load(options):
     import numpy
 
     work = json.loads(options.prompts.read_text())
-    longest = max(sum(len(p) + work["new_tokens"] for p in work[name]) for name in ("warm_up", "prefill", "measured"))
+    sequences = max(len(work[name]) for name in ("warm_up", "prefill", "measured"))
+    longest = max(len(p) + work["new_tokens"] for name in ("warm_up", "prefill", "measured") for p in work[name])
     llama_cpp.llama_backend_init()
     model = llama_cpp.llama_model_load_from_file(
         str(converted(options, options.format)).encode(), llama_cpp.llama_model_default_params()
     )
     params = llama_cpp.llama_context_default_params()
-    params.n_ctx = (longest + 255) // 256 * 256
+    params.n_seq_max = sequences
+    params.n_ctx = sequences * ((longest + 255) // 256 * 256)
     params.n_batch, params.n_ubatch = BATCH, 512
-    params.n_seq_max = max(len(work["measured"]), 1)
     params.n_threads = params.n_threads_batch = options.threads
-    params.kv_unified = True
+    params.kv_unified = False  # Else every sequence's attention goes through the cells of all.
     context = llama_cpp.llama_init_from_model(model, params)
     if not model or not context:
         raise RuntimeError("Error: llama.cpp could not load the model")
