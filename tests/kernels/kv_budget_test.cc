@@ -92,7 +92,7 @@ void check_kept(Case& c, const KvLayout& layout, int64_t positions) {
     // Millions of rows: an assertion only where it fails.
     const bool scored = c.budget.scored();
     for (size_t i = 0; i < want.size(); ++i) {
-      const auto score = Approx(want[i].score).epsilon(2e-5);
+      const auto score = Approx(want[i].score).epsilon(test::attention_error(layout.format));
       const bool rows = got[i].position == want[i].position && got[i].key == want[i].key &&
                         got[i].value == want[i].value;
       if (rows && (!scored || got[i].score == score)) continue;
@@ -154,7 +154,8 @@ void check_budgets(Device& device, const Shape& s, Format format,
           const auto size = static_cast<size_t>(s.head_size);
           const double error = relative_error(
               {got, size}, {want[static_cast<size_t>(head)].data() + t * s.head_size, size});
-          if (!(error < 2e-5)) REQUIRE(error < 2e-5);
+          const double most = test::attention_error(format);
+          if (!(error < most)) REQUIRE(error < most);
         }
       }
       check_kept(c, layout, items[i].position + items[i].tokens);
