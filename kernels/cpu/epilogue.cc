@@ -19,46 +19,46 @@ namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 
-// Bias and activation of a vector of the tile, from column `j` on; the tile is 64 wide, so vectors
-// may be computed past its last column.
-template <Activation kActivation>
-HWY_INLINE V finished(const TileStore& s, const float* HWY_RESTRICT x, size_t j) {
-  const D d;
-  V v = hn::Load(d, x + j);
-  if (s.bias != nullptr) {
-    v = hn::Add(v, load_up_to(d, s.bias + j, static_cast<size_t>(s.columns) - j));
-  }
-  return activate(d, kActivation, v);
-}
-
 template <Activation kActivation>
 void store_rows(const TileStore& s) {
   const D d;
   const size_t lanes = hn::Lanes(d);
+  // As locals: the compiler would read them again after every store.
   const auto columns = static_cast<size_t>(s.columns);
-  const V scale = hn::Set(d, s.scale);
+  const float* HWY_RESTRICT const bias = s.bias;
+  const bool accumulate = s.accumulate;
+  const V scale = hn::Set(d, s.scale);  // A scale of 1 changes no bit.
   const size_t whole = columns / lanes * lanes;
+  // The tile is 64 wide, so vectors may be computed past its last column.
+  const auto finished = [&](const float* HWY_RESTRICT x, size_t j) {
+    V v = hn::Load(d, x + j);
+    if (bias != nullptr) v = hn::Add(v, load_up_to(d, bias + j, columns - j));
+    return hn::Mul(activate(d, kActivation, v), scale);
+  };
   for (int64_t row = 0; row < s.rows; ++row) {
-    float* HWY_RESTRICT x = s.tile + row * kGemmColumns;
+    const float* HWY_RESTRICT x = s.tile + row * kGemmColumns;
     const auto offset = static_cast<size_t>(row * s.out_stride);
     if (s.out_dtype == DType::kBF16) {
       uint16_t* HWY_RESTRICT out = reinterpret_cast<uint16_t*>(s.out) + offset;
       for (size_t j = 0; j < whole; j += lanes) {
-        const V v = hn::Mul(finished<kActivation>(s, x, j), scale);
-        hn::StoreU(bf16_of(d, v), hn::Rebind<uint16_t, D>(), out + j);
+        hn::StoreU(bf16_of(d, finished(x, j)), hn::Rebind<uint16_t, D>(), out + j);
       }
       if (whole == columns) continue;
-      hn::Store(hn::Mul(finished<kActivation>(s, x, whole), scale), d, x + whole);
-      store_bf16(x + whole, columns - whole, out + whole);
+      HWY_ALIGN float rest[hn::MaxLanes(d)];
+      hn::Store(finished(x, whole), d, rest);
+      store_bf16(rest, columns - whole, out + whole);
       continue;
     }
     float* HWY_RESTRICT out = reinterpret_cast<float*>(s.out) + offset;
-    for (size_t j = 0; j < columns; j += lanes) {
-      // A scale of 1 changes no bit.
-      V v = hn::Mul(finished<kActivation>(s, x, j), scale);
-      if (s.accumulate) v = hn::Add(v, load_up_to(d, out + j, columns - j));
-      store_up_to(d, v, out + j, columns - j);
+    for (size_t j = 0; j < whole; j += lanes) {
+      V v = finished(x, j);
+      if (accumulate) v = hn::Add(v, hn::LoadU(d, out + j));
+      hn::StoreU(v, d, out + j);
     }
+    if (whole == columns) continue;
+    V v = finished(x, whole);
+    if (accumulate) v = hn::Add(v, load_up_to(d, out + whole, columns - whole));
+    store_up_to(d, v, out + whole, columns - whole);
   }
 }
 

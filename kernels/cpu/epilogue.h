@@ -10,7 +10,7 @@
 namespace spillway::cpu {
 
 struct TileStore {
-  float* tile = nullptr;  // [rows][64], changed in place
+  const float* tile = nullptr;  // [rows][64], 64-byte aligned
   int64_t rows = 0;
   int64_t columns = 0;          // <= 64
   const float* bias = nullptr;  // [columns] or null

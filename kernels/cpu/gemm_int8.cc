@@ -97,9 +97,9 @@ Int8Panels int8_panels(Format format, int64_t rows, const std::byte* packed, std
 }
 
 void multiply_int8_tile(Format format, const Int8Strips& a, int64_t rows, int64_t columns,
-                        const Int8Panels& panels, float* c) {
+                        const Int8Panels& panels, float* c, const TileTaker& taker) {
   SPILLWAY_CHECK(has_int8() && takes_int8(format));
-  bodies()->multiply(format, a, rows, columns, panels, c);
+  bodies()->multiply(format, a, rows, columns, panels, c, taker);
 }
 
 }  // namespace spillway::cpu

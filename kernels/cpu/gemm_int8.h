@@ -108,11 +108,29 @@ constexpr size_t int8_scratch_bytes_max(int64_t columns) {
 }
 Int8Panels int8_panels(Format format, int64_t rows, const std::byte* packed, std::byte* scratch);
 
-// c[rows, 64] = a[rows, columns], in Strips(rows, int8_strip_rows()), times four panels. REQUIRES:
-// has_int8(); takes_int8(format); rows <= kGemmRowsMax (cpu/gemm_f32.h); c has 64 floats a row,
-// 64-byte aligned.
+// Who takes the parts of a tile as soon as they are finished, each once: what it writes goes on to
+// memory while the next part is multiplied.
+struct TileTaker {
+  // That function, which must live as long: (row, rows, column, columns).
+  template <class Take>
+  static TileTaker of(const Take& take) {
+    return {[](const void* self, int64_t row, int64_t rows, int64_t column, int64_t columns) {
+              (*static_cast<const Take*>(self))(row, rows, column, columns);
+            },
+            &take};
+  }
+  void (*call)(const void* self, int64_t row, int64_t rows, int64_t column, int64_t columns);
+  const void* self;
+  void take(int64_t row, int64_t rows, int64_t column, int64_t columns) const {
+    call(self, row, rows, column, columns);
+  }
+};
+
+// c[rows, 64] = a[rows, columns], in Strips(rows, int8_strip_rows()), times four panels; `taker` is
+// told which rows and columns of `c` are finished. REQUIRES: has_int8(); takes_int8(format);
+// rows <= kGemmRowsMax (cpu/gemm_f32.h); c has 64 floats a row, 64-byte aligned.
 void multiply_int8_tile(Format format, const Int8Strips& a, int64_t rows, int64_t columns,
-                        const Int8Panels& panels, float* c);
+                        const Int8Panels& panels, float* c, const TileTaker& taker);
 
 // One instruction set's bodies (gemm_int8_vnni.cc, gemm_int8_avx_vnni.cc, gemm_int8_avx2.cc), for
 // gemm_int8.cc.
@@ -122,7 +140,7 @@ struct Int8Bodies {
   void (*pack)(Format format, const std::byte* a, DType type, int64_t stride, int64_t height,
                int64_t columns, bool hadamard, const Int8Strips& strip);
   void (*multiply)(Format format, const Int8Strips& a, int64_t rows, int64_t columns,
-                   const Int8Panels& panels, float* c);
+                   const Int8Panels& panels, float* c, const TileTaker& taker);
 };
 extern const Int8Bodies kInt8Vnni, kInt8AvxVnni, kInt8Avx2;
 bool has_avx_vnni();

@@ -5,9 +5,9 @@
 //   kLanes, kStripRows, panels_for(rows), kSumPanels, sum_panels_for(rows)
 //                                                        outputs a vector; tile sizes
 //   Ints, Floats, Bytes                                  kLanes of int32, float; 4 kLanes of bytes
-//   zero_ints, zero, set, load, store, fma, mul, floats_of(Ints), and from 16 bits in memory widen
-//   (float16), widen_bf16
-//   load_bytes, load_ints, store_ints, low(Bytes), high(Bytes)
+//   zero_ints, zero, set, load, load_some (at any address), store, fma, mul, floats_of(Ints), and
+//   from 16 bits in memory widen (float16), widen_bf16 load_bytes, load_ints, store_ints,
+//   low(Bytes), high(Bytes)
 //                                                        the even and odd nibbles of words
 //   Dots                                                 what dot() needs in registers
 //   dot(Ints, Dots, Bytes even, Bytes odd, const uint32_t* quads, int apart)
@@ -151,9 +151,10 @@ inline Ahead part_of(const std::byte* next, int64_t bytes, int64_t apart, int64_
 template <int kRows, int kPanels, int kAhead>
 __attribute__((noinline)) void sum_stretch(const uint32_t* quads, const int32_t* starts,
                                            int64_t count, const std::byte* w, int64_t apart,
-                                           Ahead ahead, int32_t* to) {
+                                           const Ahead& ahead, int32_t* to) {
   constexpr int kAll = kPanels * kVectors;
   const Dots dots;
+  [[maybe_unused]] const std::byte* asked = ahead.at;
   Ints sums[kRows][kAll];
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
@@ -164,8 +165,8 @@ __attribute__((noinline)) void sum_stretch(const uint32_t* quads, const int32_t*
   for (int64_t k = 0; k < count; ++k, quads += kRows, w += kQuadBytes) {
     if constexpr (kAhead > 0) {
 #pragma GCC unroll 4
-      for (int p = 0; p < kAhead; ++p) __builtin_prefetch(ahead.at + p * ahead.apart, 0, 2);
-      ahead.at += ahead.step;
+      for (int p = 0; p < kAhead; ++p) __builtin_prefetch(asked + p * ahead.apart, 0, 2);
+      asked += ahead.step;
     }
     Weights weights[kAll];
 #pragma GCC unroll 8
@@ -187,7 +188,7 @@ __attribute__((noinline)) void sum_stretch(const uint32_t* quads, const int32_t*
 }
 
 using SumStretch = void (*)(const uint32_t*, const int32_t*, int64_t, const std::byte*, int64_t,
-                            Ahead, int32_t*);
+                            const Ahead&, int32_t*);
 template <int kAhead>
 constexpr auto kSumStretch = kernels_by_rows<kStripRows>([](auto rows) -> SumStretch {
   return &sum_stretch<decltype(rows)::value, kSumPanels, kAhead>;
@@ -201,6 +202,7 @@ struct FewRows {
 };
 constexpr auto kFewRows = kernels_by_rows<kStripRows>([](auto rows) {
   constexpr int kRows = decltype(rows)::value, kPanels = sum_panels_for(kRows);
+  static_assert(kPanels == kSumPanels || kPanels == 2 * kSumPanels);
   return FewRows{&sum_stretch<kRows, kPanels, kPanels>, kPanels};
 });
 
@@ -274,17 +276,50 @@ __attribute__((noinline)) void expand_pair(const PanelGroup<kOf>* w, int64_t apa
   }
 }
 
-// Adds a stretch's sums, [rows][panels][16], of weights with one scale a row to `c`.
-__attribute__((noinline)) inline void finish(const int32_t* sums, int64_t rows, int64_t panels,
-                                             const float* scales, float* c) {
+// Where a stretch is among all of a row: the first one's sums are written, later ones' added, and
+// with the last one's a sum is multiplied by its output's scale. So no pass over `c` does only
+// that.
+struct Place {
+  bool first, last;
+};
+
+// Takes a stretch's sums, [rows][kPanels][16], of weights with one scale a row to `c`. The scales
+// of outputs are at the begin of panels that are `apart` bytes apart.
+template <int kPanels, Place kPlace>
+__attribute__((noinline)) void finish_rows(const int32_t* sums, int64_t rows, const float* scales,
+                                           const std::byte* panels, int64_t apart, float* c) {
+  constexpr int kAll = kPanels * kVectors;
   const Floats one = set(1.0f), minus = set(-kFloatStart);
   const auto* from = reinterpret_cast<const float*>(sums);
-  for (int64_t i = 0; i < rows; ++i, c += kGemmColumns) {
-    for (int64_t v = 0; v < panels * kVectors; ++v, from += kLanes) {
-      float* const to = c + v * kLanes;
-      store(to, fma(set(scales[i]), fma(load(from), one, minus), load(to)));
+  Floats outputs[kAll];
+  if constexpr (kPlace.last) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kAll; ++v) {
+      outputs[v] = load_some(reinterpret_cast<const float*>(panels + v / kVectors * apart) +
+                             v % kVectors * kLanes);
     }
   }
+  for (int64_t i = 0; i < rows; ++i, c += kGemmColumns, from += kAll * kLanes) {
+    const Floats scale = set(scales[i]);
+#pragma GCC unroll 8
+    for (int v = 0; v < kAll; ++v) {
+      float* const to = c + v * kLanes;
+      const Floats sum = fma(load(from + v * kLanes), one, minus);
+      Floats all = fma(scale, sum, kPlace.first ? zero() : load(to));
+      if constexpr (kPlace.last) all = mul(all, outputs[v]);
+      store(to, all);
+    }
+  }
+}
+
+template <int kPanels>
+void finish_stretch(Place place, const int32_t* sums, int64_t rows, const float* scales,
+                    const std::byte* panels, int64_t apart, float* c) {
+  const auto kernel = place.first  ? place.last ? &finish_rows<kPanels, Place{true, true}>
+                                                : &finish_rows<kPanels, Place{true, false}>
+                       : place.last ? &finish_rows<kPanels, Place{false, true}>
+                                   : &finish_rows<kPanels, Place{false, false}>;
+  kernel(sums, rows, scales, panels, apart, c);
 }
 
 // The same of expanded panels, [rows][kSumPanels][16], whose sums are in units. Taking the start
@@ -323,18 +358,19 @@ struct Block {
   }
 };
 
-// One stretch of a pair of expanded panels, 8 KiB, which stay in the L1 cache for all strips. What
-// is expanded next is at `next`, null: nothing.
+// One stretch of a pair of expanded panels, from `panel` on, 8 KiB, which stay in the L1 cache for
+// all strips. What is expanded next is at `next`, null: nothing.
 template <Format kOf>
 void multiply_expanded(const Block<kOf>& block, int64_t stretch, int64_t count,
-                       const ExpandedPair& pair, const PanelGroup<kOf>* next, float* c) {
+                       const ExpandedPair& pair, const PanelGroup<kOf>* next, int64_t panel,
+                       float* c, const TileTaker& taker) {
   constexpr auto kGroupBytes = static_cast<int64_t>(sizeof(PanelGroup<kOf>));
   alignas(64) int32_t sums[kStripRows * kSumPanels * kPanelOutputs];
   const int64_t strips = block.strips.count();
   for (int64_t s = 0; s < strips; ++s) {
     const Int8Strips a = block.from(s, stretch);
     const int64_t height = block.strips.height(s);
-    float* const to = c + block.strips.first(s) * kGemmColumns;
+    float* const to = c + block.strips.first(s) * kGemmColumns + panel * kPanelOutputs;
     Ahead ahead;
     if (next != nullptr) {
       ahead = part_of(reinterpret_cast<const std::byte*>(next), kStretchGroups<kOf> * kGroupBytes,
@@ -347,6 +383,9 @@ void multiply_expanded(const Block<kOf>& block, int64_t stretch, int64_t count,
       sum(a.quads, reinterpret_cast<const int32_t*>(a.scales + height), count, pair.bytes[p],
           sizeof(pair.bytes[p]), ahead, sums);
       finish(sums, height, a.scales, pair.units + p, to + p * kPanelOutputs);
+    }
+    if (stretch + 1 == block.stretches) {
+      taker.take(block.strips.first(s), height, panel * kPanelOutputs, kPair * kPanelOutputs);
     }
   }
 }
@@ -370,7 +409,7 @@ void multiply_fused(const Block<kOf>& block, int64_t stretch, int64_t count,
 
 template <Format kOf>
 void multiply_of(const Int8Strips& a, int64_t rows, int64_t columns, const Int8Panels& panels,
-                 float* c) {
+                 float* c, const TileTaker& taker) {
   const int64_t groups = int8_quads(kOf, columns) / kGroupQuads<kOf>;
   const int64_t stretches = (groups + kStretchGroups<kOf> - 1) / kStretchGroups<kOf>;
   const auto* w = reinterpret_cast<const PanelGroup<kOf>*>(panels.packed);
@@ -378,7 +417,8 @@ void multiply_of(const Int8Strips& a, int64_t rows, int64_t columns, const Int8P
   const Block<kOf> block{a, strips, groups, stretches};
   std::fill(c, c + rows * kGemmColumns, 0.0f);
   if (panels.expanded == nullptr) {
-    return multiply_fused(block, 0, groups, w, 0, kTilePanels, c);
+    multiply_fused(block, 0, groups, w, 0, kTilePanels, c);
+    return taker.take(0, rows, 0, kGemmColumns);
   }
   ExpandedPair* pair = panels.expanded;
   for (int64_t panel = 0; panel < kTilePanels; panel += kPair) {
@@ -394,10 +434,12 @@ void multiply_of(const Int8Strips& a, int64_t rows, int64_t columns, const Int8P
           next = stretch + 1 < stretches ? w + panel * groups + first + kStretchGroups<kOf>
                                          : w + (panel + kPair) * groups;
         }
-        multiply_expanded(block, stretch, count * kGroupQuads<kOf>, *pair, next,
-                          c + panel * kPanelOutputs);
+        multiply_expanded(block, stretch, count * kGroupQuads<kOf>, *pair, next, panel, c, taker);
       } else {
         multiply_fused(block, stretch, count, w, panel, panel + kPair, c);
+        if (stretch + 1 == stretches) {
+          taker.take(0, rows, panel * kPanelOutputs, kPair * kPanelOutputs);
+        }
       }
       if (panels.kept) ++pair;
     }
@@ -406,7 +448,7 @@ void multiply_of(const Int8Strips& a, int64_t rows, int64_t columns, const Int8P
 
 // Weights of 8 bits with one scale a row, which are the bytes of the tile as they are stored.
 inline void multiply_q8(const Int8Strips& a, int64_t rows, int64_t columns,
-                        const Int8Panels& panels, float* c) {
+                        const Int8Panels& panels, float* c, const TileTaker& taker) {
   constexpr Format kOf = Format::kQ8;
   const int64_t quads = int8_quads(kOf, columns);
   const int64_t stretches = (quads + kStretchQuads - 1) / kStretchQuads;
@@ -416,7 +458,6 @@ inline void multiply_q8(const Int8Strips& a, int64_t rows, int64_t columns,
   const Block<kOf> block{a, strips, quads / kGroupQuads<kOf>, stretches};
   const bool alone = strips.count() == 1;
   const int taken = alone ? kFewRows.of[rows - 1].panels : kSumPanels;
-  std::fill(c, c + rows * kGemmColumns, 0.0f);
   alignas(64) int32_t sums[kStripRows * kTilePanels * kPanelOutputs];
   for (int64_t panel = 0; panel < kTilePanels; panel += taken) {
     for (int64_t stretch = 0; stretch < stretches; ++stretch) {
@@ -436,128 +477,28 @@ inline void multiply_q8(const Int8Strips& a, int64_t rows, int64_t columns,
                                                      : kSumStretch<kSumPanels>.of[height - 1];
         sum(from.quads, reinterpret_cast<const int32_t*>(from.scales + height), count, w, apart,
             ahead, sums);
-        finish(sums, height, taken, from.scales,
+        const auto finish =
+            taken == kSumPanels ? &finish_stretch<kSumPanels> : &finish_stretch<2 * kSumPanels>;
+        finish({stretch == 0, stretch + 1 == stretches}, sums, height, from.scales,
+               panels.packed + panel * apart, apart,
                c + strips.first(s) * kGemmColumns + panel * kPanelOutputs);
-      }
-    }
-  }
-  for (int64_t panel = 0; panel < kTilePanels; ++panel) {
-    const auto* scale = reinterpret_cast<const float*>(panels.packed + panel * apart);
-    for (int64_t i = 0; i < rows; ++i) {
-      for (int v = 0; v < kVectors; ++v) {
-        float* const to = c + i * kGemmColumns + panel * kPanelOutputs + v * kLanes;
-        store(to, mul(load(to), load(scale + v * kLanes)));
+        if (stretch + 1 == stretches) {
+          taker.take(strips.first(s), height, panel * kPanelOutputs, taken * kPanelOutputs);
+        }
       }
     }
   }
 }
 
 inline void multiply(Format format, const Int8Strips& a, int64_t rows, int64_t columns,
-                     const Int8Panels& panels, float* c) {
-  if (format == Format::kQ8) return multiply_q8(a, rows, columns, panels, c);
-  if (format == Format::kQ4_1) return multiply_of<Format::kQ4_1>(a, rows, columns, panels, c);
-  multiply_of<Format::kQ4>(a, rows, columns, panels, c);
-}
-
-// A row's stretch of `count` inputs as float32, padded with zeros: where it lies, or in `numbers`.
-inline const float* read_stretch(const std::byte* a, DType type, int64_t at, int64_t count,
-                                 bool hadamard, float* numbers) {
-  if (type == DType::kF32) {
-    const float* const from = reinterpret_cast<const float*>(a) + at;
-    if (count == kStretch && !hadamard) return from;
-    std::copy_n(from, count, numbers);
-  } else {
-    const auto* from = reinterpret_cast<const uint16_t*>(a) + at;
-    int64_t i = 0;
-    for (; i + kLanes <= count; i += kLanes) store(numbers + i, widen_bf16(from + i));
-    for (; i < count; ++i) numbers[i] = bf16_to_f32(from[i]);
-  }
-  std::fill(numbers + count, numbers + kStretch, 0.0f);
-  if (hadamard) multiply_by_hadamard(HadamardOf::kInputs, count, numbers);
-  return numbers;
-}
-
-// Puts the quads of rows side by side: to[k][rows] from[rows][kStretchQuads]. REQUIRES: `count` is
-// a multiple of four.
-inline void interleave(const uint32_t* from, int64_t rows, int64_t count, uint32_t* to) {
-  int64_t row = 0;
-  for (; row + 4 <= rows; row += 4, from += 4 * kStretchQuads) {
-    for (int64_t k = 0; k < count; k += 4) {
-      const auto at = [&](int64_t i) {
-        return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i * kStretchQuads + k));
-      };
-      const __m128i a = at(0), b = at(1), c = at(2), d = at(3);
-      const __m128i ab = _mm_unpacklo_epi32(a, b), cd = _mm_unpacklo_epi32(c, d);
-      const __m128i ab_high = _mm_unpackhi_epi32(a, b), cd_high = _mm_unpackhi_epi32(c, d);
-      const auto put = [&](int64_t i, __m128i quads) {
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(to + (k + i) * rows + row), quads);
-      };
-      put(0, _mm_unpacklo_epi64(ab, cd));
-      put(1, _mm_unpackhi_epi64(ab, cd));
-      put(2, _mm_unpacklo_epi64(ab_high, cd_high));
-      put(3, _mm_unpackhi_epi64(ab_high, cd_high));
-    }
-  }
-  for (; row < rows; ++row, from += kStretchQuads) {
-    for (int64_t k = 0; k < count; ++k) to[k * rows + row] = from[k];
-  }
-}
-
-template <Format kOf>
-void pack_of(const std::byte* a, DType type, int64_t stride, int64_t height, int64_t columns,
-             bool hadamard, const Int8Strips& strip) {
-  constexpr bool kParted = kOf != Format::kQ8;
-  const int64_t padded = int8_quads(kOf, columns) * 4;
-  alignas(64) float numbers[kStretch];
-  alignas(64) uint32_t quads[kStripRows * kStretchQuads];
-  uint32_t* to = strip.quads;
-  float* scales = strip.scales;
-  for (int64_t first = 0; first < columns; first += kStretch) {
-    const int64_t count = std::min(kStretch, columns - first);
-    const int64_t whole = std::min(kStretch, padded - first);
-    for (int64_t row = 0; row < height; ++row) {
-      const float* const from =
-          read_stretch(a, type, row * stride + first, count, hadamard, numbers);
-      int32_t sums[kStretch / 32] = {};
-      scales[row] = quantize(from, static_cast<int>(int8_group(kOf)), kParted,
-                             quads + row * kStretchQuads, sums);
-      int32_t all = 0;
-      for (int64_t g = 0; g < kStretchGroups<kOf>; ++g) {
-        all += sums[g];
-        if (kParted) scales[(2 + g) * height + row] = static_cast<float>(sums[g]);
-      }
-      const int32_t begin = kFloatBits - 128 * all;
-      std::memcpy(scales + height + row, &begin, sizeof(begin));
-    }
-    interleave(quads, height, whole / 4, to);
-    to += whole / 4 * height;
-    scales += kStretchScales<kOf> * height;
-  }
-}
-
-inline void pack(Format format, const std::byte* a, DType type, int64_t stride, int64_t height,
-                 int64_t columns, bool hadamard, const Int8Strips& strip) {
+                     const Int8Panels& panels, float* c, const TileTaker& taker) {
+  if (format == Format::kQ8) return multiply_q8(a, rows, columns, panels, c, taker);
   if (format == Format::kQ4_1) {
-    return pack_of<Format::kQ4_1>(a, type, stride, height, columns, hadamard, strip);
+    return multiply_of<Format::kQ4_1>(a, rows, columns, panels, c, taker);
   }
-  if (format == Format::kQ8) {
-    return pack_of<Format::kQ8>(a, type, stride, height, columns, hadamard, strip);
-  }
-  pack_of<Format::kQ4>(a, type, stride, height, columns, hadamard, strip);
+  multiply_of<Format::kQ4>(a, rows, columns, panels, c, taker);
 }
 
-// The stretch's scale from the bits of its largest magnitude (which are above infinity's for a
-// NaN), and the factor that its inputs are multiplied by.
-inline float scale_of(int32_t bits, float* factor) {
-  constexpr float kLargest = 127.0f, kNothing = 1e-30f;
-  float magnitude;
-  std::memcpy(&magnitude, &bits, sizeof(magnitude));
-  if (magnitude < kNothing) {
-    *factor = 0.0f;
-    return 0.0f;
-  }
-  *factor = kLargest / magnitude;
-  return magnitude / kLargest;
-}
+#include "kernels/cpu/gemm_int8_pack_inl.h"
 
 #endif  // SPILLWAY_INT8_BODIES

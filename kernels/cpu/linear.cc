@@ -1,6 +1,7 @@
 // The linear layer on the CPU: our kernels for tiles of a product, or oneDNN, and a fused epilogue.
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "kernels/base/check.h"
 #include "kernels/base/checked_math.h"
@@ -137,10 +138,10 @@ class Int8Matmul {
   }
   // `again`: these panels have been multiplied by the rows before.
   void multiply(int64_t row, int64_t rows, Format format, const Int8Panels& panels, bool again,
-                float* tile) const {
+                float* tile, const TileTaker& taker) const {
     Int8Panels here = panels;
     here.filled = again;
-    multiply_int8_tile(format, from(row), rows, columns_, here, tile);
+    multiply_int8_tile(format, from(row), rows, columns_, here, tile, taker);
   }
 
  private:
@@ -245,17 +246,28 @@ void multiply_columns(const LinearArgs& args, const WeightSlab& slab, int64_t sl
   const int64_t first = slab_first + column;
   for (int64_t row = first_row; row < end_row; row += kGemmRowsMax) {
     const int64_t rows = std::min(kGemmRowsMax, end_row - row);
-    product.multiply(row, rows, w.format, panels, row > first_row, tile);
-    store_tile({.tile = tile,
-                .rows = rows,
-                .columns = columns,
-                .bias = args.bias == nullptr ? nullptr : args.bias + first,
-                .activation = args.activation,
-                .scale = args.scale,
-                .accumulate = args.accumulate,
-                .out = out.row(row) + static_cast<size_t>(first) * dtype_bytes(out.dtype),
-                .out_dtype = out.dtype,
-                .out_stride = out.stride});
+    // Stores a part of the tile.
+    const auto take = [&](int64_t from, int64_t count, int64_t begin, int64_t width) {
+      if (columns <= begin) return;
+      store_tile(
+          {.tile = tile + from * kGemmColumns + begin,
+           .rows = count,
+           .columns = std::min(width, columns - begin),
+           .bias = args.bias == nullptr ? nullptr : args.bias + first + begin,
+           .activation = args.activation,
+           .scale = args.scale,
+           .accumulate = args.accumulate,
+           .out = out.row(row + from) + static_cast<size_t>(first + begin) * dtype_bytes(out.dtype),
+           .out_dtype = out.dtype,
+           .out_stride = out.stride});
+    };
+    const bool again = row > first_row;
+    if constexpr (std::is_same_v<Product, Int8Matmul>) {
+      product.multiply(row, rows, w.format, panels, again, tile, TileTaker::of(take));
+    } else {
+      product.multiply(row, rows, w.format, panels, again, tile);
+      take(0, rows, 0, kGemmColumns);
+    }
   }
 }
 

@@ -86,15 +86,30 @@ std::vector<float> tile(const cpu::Int8Bodies& bodies, const std::vector<std::by
   cpu::Int8Panels panels{.packed = packed};
   if (how != How::kFused) panels.expanded = expanded.data();
   panels.kept = how == How::kKept;
-  bodies.multiply(format, strips, rows, columns, panels, out);
+  // Each number is taken once, when it is finished.
+  std::vector<float> taken(static_cast<size_t>(rows * cpu::kGemmColumns));
+  std::vector<int> times(taken.size());
+  const auto take = [&](int64_t row, int64_t count, int64_t column, int64_t width) {
+    for (int64_t i = row; i < row + count; ++i) {
+      for (int64_t j = column; j < column + width; ++j) {
+        const auto at = static_cast<size_t>(i * cpu::kGemmColumns + j);
+        taken.at(at) = out[at];
+        ++times.at(at);
+      }
+    }
+  };
+  bodies.multiply(format, strips, rows, columns, panels, out, cpu::TileTaker::of(take));
+  CHECK(std::ranges::count(times, 1) == std::ssize(times));
+  CHECK(std::memcmp(taken.data(), out, taken.size() * sizeof(float)) == 0);
   if (panels.kept) {  // The next block takes what this one left.
-    const std::vector<float> before(out, out + rows * cpu::kGemmColumns);
+    const std::vector<float> before = taken;
     panels.filled = true;
-    bodies.multiply(format, strips, rows, columns, panels, out);
-    CHECK(std::memcmp(before.data(), out, before.size() * sizeof(float)) == 0);
+    bodies.multiply(format, strips, rows, columns, panels, out, cpu::TileTaker::of(take));
+    CHECK(std::ranges::count(times, 2) == std::ssize(times));
+    CHECK(std::memcmp(before.data(), taken.data(), before.size() * sizeof(float)) == 0);
   }
   if (pairs != nullptr) *pairs = expanded;
-  return {out, out + rows * cpu::kGemmColumns};
+  return taken;
 }
 
 std::vector<float> tile(const cpu::Int8Bodies& bodies, const std::vector<std::byte>& in, DType type,
