@@ -16,7 +16,17 @@ namespace spillway {
 
 namespace {
 
-std::vector<int> processors_of_mask() {
+int within_quota(size_t count) {
+  auto most = static_cast<int>(count);
+  if (const auto quota = cpu_quota()) {
+    most = std::min(most, static_cast<int>(std::ceil(std::min(*quota, 1e6))));
+  }
+  return std::max(1, most);
+}
+
+}  // namespace
+
+std::vector<int> allowed_processors() {
   std::vector<int> processors;
   // More than 1,024 processors do not fit the fixed set, and the call reports it.
   cpu_set_t set;
@@ -30,16 +40,6 @@ std::vector<int> processors_of_mask() {
   }
   return processors;
 }
-
-int within_quota(size_t count) {
-  auto most = static_cast<int>(count);
-  if (const auto quota = cpu_quota()) {
-    most = std::min(most, static_cast<int>(std::ceil(std::min(*quota, 1e6))));
-  }
-  return std::max(1, most);
-}
-
-}  // namespace
 
 std::optional<double> cpu_quota(const std::string& root) {
   std::optional<double> least;
@@ -82,11 +82,11 @@ int count_cores(std::span<const int> processors, const std::string& root) {
 }
 
 int usable_processors() {
-  return within_quota(processors_of_mask().size());
+  return within_quota(allowed_processors().size());
 }
 
 int usable_cores() {
-  return within_quota(static_cast<size_t>(count_cores(processors_of_mask())));
+  return within_quota(static_cast<size_t>(count_cores(allowed_processors())));
 }
 
 }  // namespace spillway

@@ -4,8 +4,12 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace spillway {
+
+// Processors of its affinity mask, by number.
+std::vector<int> allowed_processors();
 
 // Processors of its affinity mask (taskset, cpuset), and no more than the CPU quota of its control
 // groups (docker --cpus, systemd's CPUQuota), rounded up: more threads would only wait for each

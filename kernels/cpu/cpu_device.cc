@@ -6,7 +6,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <vector>
 
+#include "kernels/base/numa.h"
 #include "kernels/base/processors.h"
 #include "kernels/cpu/cpu_context.h"
 #include "kernels/cpu/gemm_bf16.h"
@@ -47,10 +49,14 @@ class CpuDevice final : public Device {
  public:
   CpuDevice(int threads, CpuMatmul products)
       : context_(threads, products),
+        nodes_(nodes_to_spread_over()),
         name_("CPU, " + std::to_string(threads) + (threads == 1 ? " thread" : " threads") +
               (products == CpuMatmul::kInt8    ? ", 8-bit products"
                : products == CpuMatmul::kFloat ? ", no 8-bit products"
-                                               : "")) {}
+                                               : "") +
+              (nodes_.empty()
+                   ? ""
+                   : ", memory spread over " + std::to_string(nodes_.size()) + " nodes")) {}
 
   DeviceKind kind() const override { return DeviceKind::kCpu; }
   std::string_view name() const override { return name_; }
@@ -70,7 +76,11 @@ class CpuDevice final : public Device {
                     "the host has no room for " + std::to_string(bytes) + " bytes");
     }
     constexpr size_t kHugePage = size_t{2} << 20;
-    if (bytes >= kHugePage) madvise(data, bytes, MADV_HUGEPAGE);
+    if (bytes >= kHugePage) {
+      madvise(data, bytes, MADV_HUGEPAGE);
+      // Where that is forbidden, pages lie as Linux puts them.
+      if (!nodes_.empty()) interleave(static_cast<std::byte*>(data), bytes, nodes_);
+    }
     return Buffer(static_cast<std::byte*>(data), bytes,
                   [bytes](std::byte* memory) { munmap(memory, bytes); });
   }
@@ -109,6 +119,7 @@ class CpuDevice final : public Device {
   }
 
   cpu::CpuContext context_;
+  std::vector<int> nodes_;  // That memory is spread over; empty: it is not
   std::string name_;
 };
 
