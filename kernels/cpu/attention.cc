@@ -132,6 +132,9 @@ void run_prompt(CpuContext& context, const AttentionArgs& args, const AttentionI
               KvStateLayout{args.kv.heads, item.budget}.head(item.state, kv_head), scratch);
 }
 
+// With so many tasks of decode steps, threads have work until nearly the end.
+constexpr int64_t kStepTasksPerThread = 8;
+
 // Whether a decode step's rows are cut into parts. A rule that drops rows keeps few, and scores
 // need the softmax of all.
 bool in_parts(const AttentionItem& item) {
@@ -144,10 +147,9 @@ bool in_parts(const AttentionItem& item) {
 class SpreadParts {
  public:
   SpreadParts(CpuContext& context, const AttentionArgs& args) : args_(args) {
-    constexpr int64_t kTasksPerThread = 8;
     const auto steps = std::count_if(args.items.begin(), args.items.end(),
                                      [](const auto& i) { return i.is_step(); });
-    if (steps * args.kv.heads >= kTasksPerThread * context.threads()) return;
+    if (steps * args.kv.heads >= kStepTasksPerThread * context.threads()) return;
     const size_t each = static_cast<size_t>(args.heads) *
                         (sizeof(StepPart) + static_cast<size_t>(args.kv.head_size) * sizeof(float));
     int64_t count = 0;
@@ -346,7 +348,6 @@ void join_parts(const AttentionArgs& args, const SpreadParts& spread, const Atte
 // KV heads per task of a decode step: more are read in longer runs, fewer make tasks for more
 // threads.
 int64_t step_kv_heads(const AttentionArgs& args, int threads) {
-  constexpr int64_t kTasksPerThread = 8;
   int64_t steps = 0, most = static_cast<int64_t>(kStepHeadsMax);
   for (const AttentionItem& item : args.items) {
     if (!item.is_step()) continue;
@@ -359,7 +360,7 @@ int64_t step_kv_heads(const AttentionArgs& args, int threads) {
   const int64_t group = group_of(args);
   int64_t found = 1;
   for (int64_t heads = 2; heads * group <= most; heads *= 2) {
-    const bool enough = steps * args.kv.heads >= heads * kTasksPerThread * threads;
+    const bool enough = steps * args.kv.heads >= heads * kStepTasksPerThread * threads;
     if (args.kv.heads % heads == 0 && enough) found = heads;
   }
   return found;

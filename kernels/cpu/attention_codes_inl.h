@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cpu/attention_body.h"
 #include "kernels/cpu/attention_codes.h"
 #include "kernels/cpu/unroll.h"
 #include "kernels/kv_layout.h"
@@ -24,7 +25,6 @@ namespace {
 constexpr size_t kRows = kKvBlockRows;
 static_assert(kRows == 16);
 constexpr size_t kVectors = kCodesGroup / kRows;  // Of 16 words of a group
-constexpr size_t kHeadsMax = 32;
 
 // (All lanes by name, here and in the files: g++ 12 warns of its own headers otherwise.)
 constexpr __mmask16 kAll = 0xffff;

@@ -91,12 +91,12 @@ void dot_q8_run(const std::byte* run, const std::byte* ahead, size_t size, size_
 
 void sum_q8_run(const std::byte* run, const std::byte* ahead, size_t size, size_t rows,
                 size_t heads, const float* const* weights, float* const* sums) {
-  SPILLWAY_CHECK(heads <= kHeadsMax);
+  SPILLWAY_CHECK(heads <= kStepHeadsMax);
   const size_t groups = size / kCodesGroup, row_bytes = kScaleBytes + size;
   const auto there = static_cast<__mmask16>((1u << rows) - 1);
   const __m512 scales = scales_of(run, row_bytes, there);
   prefetch_line(ahead + kRows * size);
-  RunWeights rounded[kHeadsMax];
+  RunWeights rounded[kStepHeadsMax];
   for (size_t h = 0; h < heads; ++h) {
     // What lies in rows that are not in use may be NaN.
     rounded[h].round(_mm512_mul_ps(_mm512_maskz_loadu_ps(there, weights[h]), scales));

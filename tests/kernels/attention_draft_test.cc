@@ -8,6 +8,7 @@
 #include <string>
 
 #include "kernels/ops.h"
+#include "tests/support/attention_shape.h"
 #include "tests/support/random_data.h"
 #include "tests/support/test_devices.h"
 
@@ -16,20 +17,7 @@ namespace {
 
 using test::DeviceArray;
 using test::random_floats;
-
-struct Model {
-  int64_t heads, kv_heads, head_size;
-  Format format;
-  DType out = DType::kF32;
-
-  int64_t width() const { return (heads + 2 * kv_heads) * head_size; }
-  int64_t out_width() const { return heads * head_size; }
-  KvLayout layout() const { return {kv_heads, head_size, format}; }
-  std::string name() const {
-    return std::to_string(heads) + "/" + std::to_string(kv_heads) + " heads of " +
-           std::to_string(head_size) + ", KV " + std::string(format_name(format));
-  }
-};
+using Model = test::AttentionShape;
 
 // A sequence of a prompt and some steps; its cache has room for all of them and two blocks more.
 class Sequence {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/ops.h"
+#include "tests/support/attention_shape.h"
 #include "tests/support/random_data.h"
 #include "tests/support/rounding.h"
 #include "tests/support/scalar_ops.h"
@@ -18,20 +19,7 @@ namespace spillway::attention_parts_test {
 namespace {
 
 using test::random_floats;
-
-struct Model {
-  int64_t heads, kv_heads, head_size;
-  Format format;
-  DType out = DType::kF32;
-
-  int64_t width() const { return (heads + 2 * kv_heads) * head_size; }
-  int64_t out_width() const { return heads * head_size; }
-  KvLayout layout() const { return {kv_heads, head_size, format}; }
-  std::string name() const {
-    return std::to_string(heads) + "/" + std::to_string(kv_heads) + " heads of " +
-           std::to_string(head_size) + ", KV " + std::string(format_name(format));
-  }
-};
+using Model = test::AttentionShape;
 
 // Few KV heads are spread over threads, sixteen are not; forty that share one take two shares.
 const Model kModels[] = {{4, 2, 16, Format::kF32},
