@@ -52,8 +52,16 @@ HWY_INLINE void store_kv_row(Format format, const float* HWY_RESTRICT from, size
 
 void StoreRows(const HeadView& view, int64_t token, int64_t count, int64_t slot) {
   const auto size = static_cast<size_t>(view.head_size);
+  // A head's part of a row is a few cache lines, and the next row's is pages away: no hardware
+  // prefetcher finds it. Further ahead they would push each other out: with rows of a multiple of
+  // 4 KiB, all fall into one set of the first-level cache.
+  constexpr int64_t kAhead = 4;
   for (int64_t i = 0; i < count; ++i) {
-    const int64_t from = (token + i) * view.stride;
+    const int64_t from = (token + i) * view.stride, ahead = from + kAhead * view.stride;
+    for (int64_t j = 0; j < view.head_size && i + kAhead < count; j += 16) {
+      __builtin_prefetch(view.k + ahead + j);
+      __builtin_prefetch(view.v + ahead + j);
+    }
     store_kv_row(view.kv_format, view.k + from, size, view.key_at(slot + i));
     store_kv_row(view.kv_format, view.v + from, size, view.value_at(slot + i));
   }

@@ -250,10 +250,14 @@ class PromptPass {
   void begin(QueryTile& tile, int64_t first_row, int64_t rows) const {
     tile.first_row = first_row;
     tile.rows = rows;
-    for (int64_t i = 0; i < kTileRows; ++i) {
-      const int64_t token = (first_row + std::min(i, rows - 1)) / view_.group;
-      tile.positions[i] = static_cast<int32_t>(view_.position + token);
+    int64_t position = view_.position + first_row / view_.group;
+    for (int64_t i = 0, head = first_row % view_.group; i < rows; ++i) {
+      tile.positions[i] = static_cast<int32_t>(position);
+      if (++head < view_.group) continue;
+      head = 0;
+      ++position;
     }
+    std::fill(tile.positions + rows, tile.positions + kTileRows, tile.positions[rows - 1]);
     if (view_.bf16_pairs) {
       begin_pairs(tile);
     } else {

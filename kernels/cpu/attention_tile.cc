@@ -47,7 +47,7 @@ HWY_INLINE V exp2_of(V x) {
   const D d;
   const hn::RebindToUnsigned<D> du;
   const V lowest = hn::Set(d, -127.0f);
-#if HWY_ARCH_X86
+#if HWY_ARCH_X86 && HWY_TARGET < HWY_EMU128
   const V t = hn::Max(lowest, x);  // The second operand if one is NaN
 #else
   const V t = hn::IfThenElse(hn::Lt(x, lowest), lowest, x);
@@ -340,6 +340,17 @@ class RowAddresses {
   T* at_;
 };
 
+// Asks for the next rows. They are pages apart, so no hardware prefetcher finds them, and may all
+// fall into one set of the first-level cache, so they go to the second.
+template <bool kToWrite, class T>
+HWY_INLINE void prefetch_rows(RowAddresses<T>& rows, int64_t count, int64_t bytes) {
+  constexpr int64_t kCacheLine = 64;
+  for (int64_t i = 0; i < count; ++i) {
+    const auto* const row = reinterpret_cast<const std::byte*>(rows.next());
+    for (int64_t j = 0; j < bytes; j += kCacheLine) __builtin_prefetch(row + j, kToWrite, 2);
+  }
+}
+
 #if HWY_TARGET <= HWY_AVX3
 #define SPILLWAY_TRANSPOSE_BODIES
 #include "kernels/cpu/transpose_inl.h"
@@ -373,7 +384,12 @@ void unpack_vector(const float* out, const float* factor, int64_t count, int64_t
       square[i] = _mm512_castps_si512(_mm512_mul_ps(_mm512_loadu_ps(out + (k + i) * kBlock), all));
     }
     transpose(square);
-    for (int64_t i = 0; i < count; ++i) _mm512_storeu_si512(rows[i] + k, square[i]);
+    if (count == 16) {
+#pragma GCC unroll 16
+      for (int64_t i = 0; i < 16; ++i) _mm512_storeu_si512(rows[i] + k, square[i]);
+    } else {
+      for (int64_t i = 0; i < count; ++i) _mm512_storeu_si512(rows[i] + k, square[i]);
+    }
   }
 }
 #else
@@ -407,14 +423,8 @@ void PackQueries(const PromptView& view, int64_t first_row, int64_t rows, float*
   const HeadView& head = view.head;
   const int64_t size = head.head_size, depth = key_depth(size);
   RowAddresses<const float> queries(head.q, view, first_row, head.stride, size);
-  // Rows are pages apart: no hardware prefetcher finds the next one.
   RowAddresses<const float> later(head.q, view, first_row, head.stride, size);
-  const auto prefetch = [&](int64_t count) {
-    for (int64_t i = 0; i < count; ++i) {
-      const float* const row = later.next();
-      for (int64_t j = 0; j < size; j += 16) __builtin_prefetch(row + j, 0, 2);
-    }
-  };
+  const auto prefetch = [&](int64_t count) { prefetch_rows<false>(later, count, size * 4); };
   prefetch(std::min(kLanes, rows));
   for_vectors(rows, depth, [&](int64_t row, int64_t count, int64_t at) {
     prefetch(std::clamp<int64_t>(rows - row - kLanes, 0, kLanes));
@@ -432,7 +442,12 @@ void StoreTile(const PromptView& view, int64_t first_row, int64_t rows, const fl
   const auto element = static_cast<int64_t>(dtype_bytes(head.out_dtype));
   const bool at_once = head.out_dtype == DType::kF32 && size == depth;
   RowAddresses<std::byte> to(head.out, view, first_row, head.out_stride * element, size * element);
+  RowAddresses<std::byte> later(head.out, view, first_row, head.out_stride * element,
+                                size * element);
+  const auto prefetch = [&](int64_t count) { prefetch_rows<true>(later, count, size * element); };
+  prefetch(std::min(kLanes, rows));
   for_vectors(rows, depth, [&](int64_t row, int64_t count, int64_t at) {
+    prefetch(std::clamp<int64_t>(rows - row - kLanes, 0, kLanes));
     HWY_ALIGN float factor[kLanes];
     hn::Store(hn::Div(hn::Set(d, 1.0f), hn::LoadU(d, sum + row)), d, factor);
     std::byte* rows_to[kLanes];
