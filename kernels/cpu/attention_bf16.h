@@ -12,6 +12,10 @@ namespace spillway::cpu {
 
 // 32-bit words of a row of keys: pairs of the head, padded as weights are.
 int64_t key_pairs(int64_t head_size);
+// Numbers of a row of values: whole tiles of the kernels.
+constexpr int64_t value_width(int64_t head_size) {
+  return (head_size + 63) / 64 * 64;
+}
 
 // Scratch floats of the two functions that pack keys and values.
 constexpr int64_t pair_scratch_floats(int64_t head_size) {

@@ -142,7 +142,7 @@ int64_t prompt_block_rows(int64_t head_size, int64_t keys);
 
 // Attention of query rows [first_row, end_row) of a prompt: tiles of 96 query rows by 64 keys, the
 // keys from position 0 on, with a running maximum and sum (FlashAttention, Dao et al. 2022,
-// algorithm 1, on the CPU's panel kernels). A row's bits do not depend on the rows beside it.
+// algorithm 1; attention_tile.h). A row's bits do not depend on the rows beside it.
 //
 // Keys and values are packed once for all heads of the group, and while there are more than
 // prompt_keys_at_once() of them for as many query tiles as the scratch has room for. Weights are

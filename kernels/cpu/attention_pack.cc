@@ -1,9 +1,9 @@
 #include "kernels/cpu/attention_pack.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "kernels/base/check.h"
-#include "kernels/cpu/gemm_f32.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention_pack.cc"
@@ -30,8 +30,8 @@ void widen_row(const T* HWY_RESTRICT from, size_t size, const Widen& widen_one,
 }
 
 // A row of the cache, in a format that is not float32, as float32.
-void ExpandRow(Format format, const std::byte* HWY_RESTRICT row, size_t size,
-               float* HWY_RESTRICT to) {
+HWY_INLINE void expand_row_of(Format format, const std::byte* HWY_RESTRICT row, size_t size,
+                              float* HWY_RESTRICT to) {
   if (is_quantized(format)) return expand_quantized_row(format, row, size, to);
   if (format == Format::kBF16) {
     widen_row(reinterpret_cast<const hwy::bfloat16_t*>(row), size, bf16_to_f32, to);
@@ -41,7 +41,8 @@ void ExpandRow(Format format, const std::byte* HWY_RESTRICT row, size_t size,
   }
 }
 
-void StoreKvRow(Format format, const float* HWY_RESTRICT from, size_t size, std::byte* to) {
+HWY_INLINE void store_kv_row(Format format, const float* HWY_RESTRICT from, size_t size,
+                             std::byte* to) {
   if (is_quantized(format)) {
     store_quantized_row(format, from, size, to);
   } else {
@@ -51,10 +52,79 @@ void StoreKvRow(Format format, const float* HWY_RESTRICT from, size_t size, std:
 
 void StoreRows(const HeadView& view, int64_t token, int64_t count, int64_t slot) {
   const auto size = static_cast<size_t>(view.head_size);
+  // A head's part of a row is a few cache lines, and the next row's is pages away: no hardware
+  // prefetcher finds it. Further ahead they would push each other out: with rows of a multiple of
+  // 4 KiB, all fall into one set of the first-level cache.
+  constexpr int64_t kAhead = 4;
   for (int64_t i = 0; i < count; ++i) {
-    const int64_t from = (token + i) * view.stride;
-    StoreKvRow(view.kv_format, view.k + from, size, view.key_at(slot + i));
-    StoreKvRow(view.kv_format, view.v + from, size, view.value_at(slot + i));
+    const int64_t from = (token + i) * view.stride, ahead = from + kAhead * view.stride;
+    for (int64_t j = 0; j < view.head_size && i + kAhead < count; j += 16) {
+      __builtin_prefetch(view.k + ahead + j);
+      __builtin_prefetch(view.v + ahead + j);
+    }
+    store_kv_row(view.kv_format, view.k + from, size, view.key_at(slot + i));
+    store_kv_row(view.kv_format, view.v + from, size, view.value_at(slot + i));
+  }
+}
+
+// Copies a row into its lines.
+HWY_INLINE void copy_to_lines(const float* HWY_RESTRICT row, size_t depth, float* HWY_RESTRICT to) {
+  const hn::CappedTag<float, kTileLine> d;
+  const size_t lanes = hn::Lanes(d);
+  for (size_t i = 0; i < depth; i += kTileLine) {
+    for (size_t j = 0; j < kTileLine; j += lanes) {
+      hn::StoreU(hn::LoadU(d, row + i + j), d, to + i * kTileKeys + j);
+    }
+  }
+}
+
+// A cached row of 8-bit codes and whole lines, without a stop in between.
+HWY_INLINE void expand_q8_to_lines(const std::byte* HWY_RESTRICT row, size_t size,
+                                   float* HWY_RESTRICT to) {
+  const hn::CappedTag<float, kTileLine> d;
+  const hn::Rebind<int8_t, decltype(d)> d8;
+  const hn::RebindToSigned<decltype(d)> di;
+  const size_t lanes = hn::Lanes(d);
+  float scale;
+  std::memcpy(&scale, row, sizeof(scale));
+  const auto all = hn::Set(d, scale);
+  const auto* const codes = reinterpret_cast<const int8_t*>(row + sizeof(scale));
+  for (size_t i = 0; i < size; i += kTileLine) {
+    for (size_t j = 0; j < kTileLine; j += lanes) {
+      const auto some = hn::PromoteTo(di, hn::LoadU(d8, codes + i + j));
+      hn::StoreU(hn::Mul(hn::ConvertTo(d, some), all), d, to + i * kTileKeys + j);
+    }
+  }
+}
+
+// Packs `count` rows: those of a cache, of `format`, `stride` bytes apart; or float32 rows that it
+// does not hold yet, `stride` floats apart, as it would give them back.
+void PackRows(Format format, const std::byte* cached, const float* rows, int64_t stride,
+              int64_t count, size_t size, float* scratch, float* to) {
+  const auto depth = static_cast<size_t>(key_depth(static_cast<int64_t>(size)));
+  auto* const stored = reinterpret_cast<std::byte*>(scratch + depth);
+  std::fill(scratch + size, scratch + depth, 0.0f);
+  if (cached != nullptr && format == Format::kQ8 && size == depth) {
+    for (int64_t i = 0; i < count; ++i) {
+      expand_q8_to_lines(cached + i * stride, size, to + i * kTileLine);
+    }
+    return;
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    const float* row = nullptr;
+    if (format == Format::kF32) {
+      row = cached == nullptr ? rows + i * stride
+                              : reinterpret_cast<const float*>(cached + i * stride);
+      if (size < depth) {
+        std::copy_n(row, size, scratch);
+        row = scratch;
+      }
+    } else {
+      if (cached == nullptr) store_kv_row(format, rows + i * stride, size, stored);
+      expand_row_of(format, cached == nullptr ? stored : cached + i * stride, size, scratch);
+      row = scratch;
+    }
+    copy_to_lines(row, depth, to + i * kTileLine);
   }
 }
 
@@ -65,93 +135,33 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace spillway::cpu {
 
-HWY_EXPORT(ExpandRow);
-HWY_EXPORT(StoreKvRow);
 HWY_EXPORT(StoreRows);
+HWY_EXPORT(PackRows);
 
 void store_rows(const HeadView& view, int64_t token, int64_t count, int64_t slot) {
   HWY_DYNAMIC_DISPATCH(StoreRows)(view, token, count, slot);
 }
 
-namespace {
-
-constexpr int64_t kPanelKeys = kKvBlockRows;
-static_assert(kPanelKeys == 16);
-
-struct FloatRows {
-  const float* at;
-  int64_t stride;
-};
-
-// Rows [first, first + count) of the keys or values, `first` a multiple of 16 and count at most 16:
-// where they lie, or in `scratch`.
-FloatRows rows_of(const PromptView& view, bool values, int64_t first, int64_t count,
-                  float* scratch) {
+void pack_tiles(const PromptView& view, bool values, int64_t first, int64_t end, float* scratch,
+                float* packed) {
   const HeadView& head = view.head;
-  // These lie in one block, in a ring as well.
-  const int64_t slot = view.chunk_ring == 0 ? first : first % view.chunk_ring;
-  const bool cached = first < view.cached;
-  if (head.kv_format == Format::kF32) {
-    if (!cached) return {view.new_row(values, first), head.stride};
-    return {reinterpret_cast<const float*>(view.cached_row(values, slot)), head.head_size};
-  }
-  auto* stored = reinterpret_cast<std::byte*>(scratch + kPanelKeys * head.head_size);
-  const auto size = static_cast<size_t>(head.head_size);
-  for (int64_t i = 0; i < count; ++i) {
-    const std::byte* row = stored;
-    if (cached) {
-      row = view.cached_row(values, slot + i);
-    } else {
-      HWY_DYNAMIC_DISPATCH(StoreKvRow)
-      (head.kv_format, view.new_row(values, first + i), size, stored);
+  const int64_t depth = key_depth(head.head_size), keys = view.keys();
+  for (int64_t key = first * kTileKeys; key < end * kTileKeys; key += kKvBlockRows) {
+    const int64_t tile = key / kTileKeys;
+    float* const to = packed + (tile - first) * kTileKeys * depth + key % kTileKeys * kTileLine;
+    const int64_t count = std::clamp<int64_t>(keys - key, 0, kKvBlockRows);
+    for (int64_t i = 0; i < depth && count < kKvBlockRows; i += kTileLine) {
+      std::fill_n(to + i * kTileKeys + count * kTileLine, (kKvBlockRows - count) * kTileLine, 0.0f);
     }
-    HWY_DYNAMIC_DISPATCH(ExpandRow)(head.kv_format, row, size, scratch + i * head.head_size);
-  }
-  return {scratch, head.head_size};
-}
-
-}  // namespace
-
-void pack_key_tiles(const PromptView& view, int64_t first, int64_t end, float* scratch,
-                    float* packed) {
-  const int64_t size = view.head.head_size, depth = key_depth(size), keys = view.keys();
-  for (int64_t key = first * kTileKeys; key < end * kTileKeys; key += kPanelKeys) {
-    float* panel = packed + (key - first * kTileKeys) * depth;
-    const int64_t count = std::clamp<int64_t>(keys - key, 0, kPanelKeys);
-    if (count < kPanelKeys) std::fill_n(panel, kPanelKeys * depth, 0.0f);
     if (count == 0) continue;
-    const FloatRows rows = rows_of(view, false, key, count, scratch);
-    if (count == kPanelKeys) {
-      pack_strip(rows.at, rows.stride, kPanelKeys, size, panel);
-      continue;
-    }
-    for (int64_t row = 0; row < count; ++row) {
-      for (int64_t i = 0; i < size; ++i) {
-        panel[i * kPanelKeys + row] = rows.at[row * rows.stride + i];
-      }
-    }
-  }
-}
-
-void pack_value_tiles(const PromptView& view, int64_t first, int64_t end, float* scratch,
-                      float* packed) {
-  const int64_t size = view.head.head_size, width = value_width(size), keys = view.keys();
-  for (int64_t tile = first; tile < end; ++tile) {
-    float* target = packed + (tile - first) * kTileKeys * width;
-    if (size < width || (tile + 1) * kTileKeys > keys) std::fill_n(target, kTileKeys * width, 0.0f);
-    for (int64_t key = 0; key < kTileKeys; key += kPanelKeys) {
-      const int64_t position = tile * kTileKeys + key;
-      const int64_t count = std::clamp<int64_t>(keys - position, 0, kPanelKeys);
-      if (count == 0) break;
-      const FloatRows rows = rows_of(view, true, position, count, scratch);
-      for (int64_t row = 0; row < count; ++row) {
-        float* to = target + (key + row) * 16;
-        for (int64_t i = 0; i < size; i += 16) {
-          std::copy_n(rows.at + row * rows.stride + i, std::min<int64_t>(16, size - i),
-                      to + i * kTileKeys);
-        }
-      }
-    }
+    // These lie in one block, in a ring as well.
+    const bool cached = key < view.cached;
+    const int64_t slot = view.chunk_ring == 0 ? key : key % view.chunk_ring;
+    HWY_DYNAMIC_DISPATCH(PackRows)
+    (head.kv_format, cached ? view.cached_row(values, slot) : nullptr,
+     cached ? nullptr : view.new_row(values, key),
+     cached ? static_cast<int64_t>(head.kv_row_bytes) : head.stride, count,
+     static_cast<size_t>(head.head_size), scratch, to);
   }
 }
 

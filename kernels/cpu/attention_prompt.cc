@@ -1,6 +1,6 @@
-// Attention of prompt rows: both matrix products run on the panel kernels of gemm_f32.h, with keys
-// and values packed (attention_pack.h) as if they were weights, or on those of gemm_bf16.h
-// (attention_bf16.h).
+// Attention of prompt rows, tile by tile: in float32 (attention_tile.h), or with both products of
+// pairs of bf16 on the panel kernels of gemm_bf16.h (attention_bf16.h), with keys and values packed
+// as if they were weights.
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -9,6 +9,7 @@
 #include "kernels/cpu/attention_bf16.h"
 #include "kernels/cpu/attention_body.h"
 #include "kernels/cpu/attention_pack.h"
+#include "kernels/cpu/attention_tile.h"
 #include "kernels/cpu/gemm_bf16.h"
 #include "kernels/cpu/gemm_f32.h"
 
@@ -30,71 +31,6 @@ using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 
 constexpr size_t kWidth = static_cast<size_t>(kGemmColumns);  // Keys of a score tile
-
-// e^x for x up to 0. Exp's own domain ends near -104; clamping keeps -infinity out of it.
-HWY_INLINE V exp_of(V x) {
-  const D d;
-  return hn::Exp(d, hn::Max(x, hn::Set(d, -100.0f)));
-}
-
-// Softmax of rows [first, end) of a score tile: turns scores into exp(score - maximum), zero for
-// keys that a row may not see; updates the running maxima and sums. factor[i] rescales the earlier
-// sums. Vectors without a key cost nothing but their zeros. `maximum` has whole vectors of numbers,
-// whatever the rows are.
-void SoftmaxTile(float* HWY_RESTRICT scores, const TileRows& tile, size_t first, size_t end,
-                 float* HWY_RESTRICT maximum, float* HWY_RESTRICT sum, float* HWY_RESTRICT factor) {
-  const D d;
-  const size_t lanes = hn::Lanes(d);
-  const V none = hn::Set(d, -std::numeric_limits<float>::infinity());
-  const auto seen = [&](size_t from, size_t to, size_t j) {
-    const auto before = hn::FirstN(d, std::min(to - j, lanes));
-    if (from <= j) return before;
-    return hn::AndNot(hn::FirstN(d, std::min(from - j, lanes)), before);
-  };
-  const auto in_tile = [&](int64_t key) {
-    return static_cast<size_t>(std::clamp<int64_t>(key - tile.first_key, 0, kTileKeys));
-  };
-  const auto from_of = [&](size_t row) {
-    return tile.window == 0 ? 0 : in_tile(tile.positions[row] - tile.window + 1);
-  };
-  const auto to_of = [&](size_t row) { return in_tile(tile.positions[row] + 1); };
-  HWY_ALIGN float highest[kGemmRowsMax];
-  std::copy_n(maximum, static_cast<size_t>(kGemmRowsMax), highest);
-  for (size_t i = first; i < end; ++i) {
-    const float* HWY_RESTRICT row = scores + i * kWidth;
-    const size_t from = from_of(i), to = to_of(i);
-    V most = hn::Set(d, highest[i]);
-    for (size_t j = from / lanes * lanes; j < to; j += lanes) {
-      most = hn::Max(most, hn::IfThenElse(seen(from, to, j), hn::Load(d, row + j), none));
-    }
-    highest[i] = hn::GetLane(hn::MaxOfLanes(d, most));
-  }
-  for (size_t i = first / lanes * lanes; i < end; i += lanes) {
-    const V high = hn::Load(d, highest + i), low = hn::LoadU(d, maximum + i);
-    // Equal ones may be -infinity, of a row that has seen no key yet.
-    const V scale = hn::IfThenElse(hn::Eq(low, high), hn::Set(d, 1.0f), exp_of(hn::Sub(low, high)));
-    hn::StoreU(scale, d, factor + i);
-    hn::StoreU(high, d, maximum + i);
-  }
-  for (size_t i = first; i < end; ++i) {
-    float* HWY_RESTRICT row = scores + i * kWidth;
-    const size_t from = from_of(i), to = to_of(i);
-    const V high = hn::Set(d, highest[i]);
-    V total = hn::Zero(d);
-    size_t j = 0;
-    for (; j + lanes <= from; j += lanes) hn::Store(hn::Zero(d), d, row + j);
-    for (; j < to; j += lanes) {
-      const V score = hn::Sub(hn::Load(d, row + j), high);
-      // Neither Max nor Exp keeps NaN; from here on the sum does.
-      const V e = hn::IfThenElse(hn::IsNaN(score), score, exp_of(score));
-      const V kept = hn::IfThenElseZero(seen(from, to, j), e);
-      hn::Store(kept, d, row + j);
-      total = hn::Add(total, kept);
-    }
-    for (; j < kWidth; j += lanes) hn::Store(hn::Zero(d), d, row + j);
-    sum[i] = sum[i] * factor[i] + hn::GetLane(hn::SumOfLanes(d, total));
-  }
-}
 
 // `to` may be `from`.
 HWY_INLINE void scale_row(const float* from, float factor, size_t count, float* to) {
@@ -177,7 +113,6 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace spillway::cpu {
 
-HWY_EXPORT(SoftmaxTile);
 HWY_EXPORT(ScaleRow);
 HWY_EXPORT(ScaleRows);
 HWY_EXPORT(SoftmaxFactors);
@@ -187,8 +122,8 @@ HWY_EXPORT(StoreRow);
 
 namespace {
 
-constexpr int64_t kTileRows = kGemmRowsMax;  // Query rows
-static_assert(kTileKeys == kGemmColumns);
+constexpr int64_t kTileRows = kTileQueries;
+static_assert(kTileRows == kGemmRowsMax && kTileKeys == kGemmColumns);
 
 // Keys and values that are packed at once, and query tiles that pass over them: as much as a core's
 // second-level cache holds.
@@ -205,7 +140,7 @@ int64_t ceil_div(int64_t value, int64_t by) {
 // large as one). Both kinds of products take the same tiles, so that a kind needs no plan of its
 // own.
 struct PromptPlan {
-  int64_t depth, width;  // Of packed keys and values, in floats: pairs take no more
+  int64_t depth, width;  // Of packed keys and values, in floats: the most of both kinds
   int64_t key_tiles;     // Of all keys
   int64_t run_tiles;     // Key tiles that are packed at once
   bool at_once;          // These are all
@@ -232,7 +167,9 @@ struct PromptPlan {
     return kTileRows * (kTileKeys + kept_tiles * (kTileKeys + 1) + 2);
   }
   static int64_t scratch_floats(int64_t head_size) {
-    return std::max(pack_scratch_floats(head_size), pair_scratch_floats(head_size));
+    // In whole cache lines, as all that follows
+    return (std::max(pack_scratch_floats(head_size), pair_scratch_floats(head_size)) + 15) / 16 *
+           16;
   }
   int64_t floats(int64_t head_size) const {
     return scratch_floats(head_size) + run_floats(run_tiles) + block_tiles * query_floats() +
@@ -245,7 +182,7 @@ struct QueryTile {
   int64_t first_row = 0, rows = 0;
   int64_t first = 0, end = 0;
   float* strips = nullptr;       // Queries, scaled and packed
-  float* out = nullptr;          // [width / 64][96][64]
+  float* out = nullptr;          // As attention_tile.h, or [width / 64][96][64]
   int32_t* positions = nullptr;  // [96]
   float* maximum = nullptr;      // [96]
   float* sum = nullptr;          // [96]
@@ -285,7 +222,9 @@ class PromptPass {
     for (tiles_ = 0; first_row < end_row; first_row += kTileRows, ++tiles_) {
       begin(block_[tiles_], first_row, std::min(kTileRows, end_row - first_row));
     }
-    for_key_tiles(true, [&](QueryTile& tile, int64_t key_tile) { add_key_tile(tile, key_tile); });
+    for_key_tiles(true, [&](const QueryTile& tile, int64_t key_tile) {
+      weigh(tile, key_tile, tile.maximum, tile.sum, tile.out);
+    });
     if (head_.scores != nullptr) add_scores();
     for (int64_t i = 0; i < tiles_; ++i) store(block_[i]);
   }
@@ -307,33 +246,39 @@ class PromptPass {
                           : std::lower_bound(first, end, first_key + kTileKeys + view_.window - 1);
     return {static_cast<size_t>(first - begin), static_cast<size_t>(last - begin)};
   }
-  TileRows seen(const QueryTile& tile, int64_t key_tile) const {
-    return {tile.positions, key_tile * kTileKeys, view_.window};
-  }
 
   void begin(QueryTile& tile, int64_t first_row, int64_t rows) const {
     tile.first_row = first_row;
     tile.rows = rows;
-    // The scale goes into the queries: one multiplication per query element instead of one per
-    // score.
-    for (int64_t i = 0; i < rows; ++i) {
-      const int64_t token = (first_row + i) / view_.group;
-      const float* q =
-          head_.q + token * head_.stride + (first_row + i) % view_.group * head_.head_size;
-      HWY_DYNAMIC_DISPATCH(ScaleRow)
-      (q, head_.scale, static_cast<size_t>(head_.head_size), tile.out + i * head_.head_size);
-      tile.positions[i] = static_cast<int32_t>(view_.position + token);
+    int64_t position = view_.position + first_row / view_.group;
+    for (int64_t i = 0, head = first_row % view_.group; i < rows; ++i) {
+      tile.positions[i] = static_cast<int32_t>(position);
+      if (++head < view_.group) continue;
+      head = 0;
+      ++position;
     }
+    std::fill(tile.positions + rows, tile.positions + kTileRows, tile.positions[rows - 1]);
     if (view_.bf16_pairs) {
-      pack_pair_strips(tile.out, head_.head_size, rows, head_.head_size, pairs(tile.strips));
+      begin_pairs(tile);
     } else {
-      pack_strips(tile.out, head_.head_size, rows, head_.head_size, tile.strips);
+      pack_queries(view_, first_row, rows, tile.strips);
     }
     std::fill_n(tile.out, kTileRows * plan_.width, 0.0f);
     start(tile.maximum, tile.sum, rows);
     const int64_t sees = view_.window == 0 ? 0 : tile.positions[0] - view_.window + 1;
     tile.first = std::max<int64_t>(0, sees) / kTileKeys;
     tile.end = tile.positions[rows - 1] / kTileKeys + 1;
+  }
+  // The scale goes into the queries: one multiplication per query element instead of one per score.
+  void begin_pairs(const QueryTile& tile) const {
+    for (int64_t i = 0; i < tile.rows; ++i) {
+      const int64_t row = tile.first_row + i;
+      const float* q =
+          head_.q + row / view_.group * head_.stride + row % view_.group * head_.head_size;
+      HWY_DYNAMIC_DISPATCH(ScaleRow)
+      (q, head_.scale, static_cast<size_t>(head_.head_size), tile.out + i * head_.head_size);
+    }
+    pack_pair_strips(tile.out, head_.head_size, tile.rows, head_.head_size, pairs(tile.strips));
   }
   // Vectors include the rows that a short tile lacks.
   static void start(float* maximum, float* sum, int64_t rows) {
@@ -373,8 +318,8 @@ class PromptPass {
       pack_key_pairs(view_, first, end, pack_scratch_, pairs(keys));
       if (values) pack_value_pairs(view_, first, end, pack_scratch_, pairs(to));
     } else {
-      pack_key_tiles(view_, first, end, pack_scratch_, keys);
-      if (values) pack_value_tiles(view_, first, end, pack_scratch_, to);
+      pack_tiles(view_, false, first, end, pack_scratch_, keys);
+      if (values) pack_tiles(view_, true, first, end, pack_scratch_, to);
     }
     run_ = run;
     has_values_ = values;
@@ -388,61 +333,53 @@ class PromptPass {
     return tiles * kTileKeys * (view_.bf16_pairs ? key_pairs(size) : key_depth(size));
   }
   int64_t value_offset(int64_t tiles) const {
-    return tiles * kTileKeys * (view_.bf16_pairs ? plan_.width / 2 : plan_.width);
+    return tiles * kTileKeys * (view_.bf16_pairs ? plan_.width / 2 : key_depth(head_.head_size));
   }
 
   // Softmax weights as pairs, before they are packed: behind the strips, which are half as large.
   uint16_t* rounded() const {
     return reinterpret_cast<uint16_t*>(strips_ + kTileRows * kTileKeys / 2);
   }
-  // c = or += packed rows times 64 packed columns.
-  void multiply(float* strips, int64_t rows, int64_t columns, const float* panels, bool accumulate,
-                float* c) const {
-    if (view_.bf16_pairs) {
-      multiply_bf16_pairs({pairs(strips)}, rows, columns, pairs(panels), accumulate, c);
-    } else {
-      multiply_tile(strips, rows, columns, Format::kF32, reinterpret_cast<const std::byte*>(panels),
-                    accumulate, c);
-    }
-  }
-
   // Scores and maxima of a key tile: of the only tile there is, or of one that is kept.
   int64_t kept(int64_t key_tile) const { return plan_.kept_tiles > 1 ? key_tile : 0; }
   float* scores(int64_t key_tile) const { return scores_ + kept(key_tile) * kTileRows * kTileKeys; }
   float* maxima(int64_t key_tile) const { return maxima_ + kept(key_tile) * kTileRows; }
 
-  // exp(score - running maximum) of a key tile.
-  void multiply_keys(const QueryTile& tile, int64_t key_tile, const Range& rows, float* maximum,
-                     float* sum) {
-    multiply(tile.strips, tile.rows, head_.head_size, keys_ + key_offset(key_tile - run_), false,
-             scores(key_tile));
-    if (view_.bf16_pairs) {
-      softmax_pairs(seen(tile, key_tile), rows.first, rows.end, head_.scores != nullptr,
-                    scores(key_tile), rounded(), maximum, sum, factor_);
-      return;
-    }
-    HWY_DYNAMIC_DISPATCH(SoftmaxTile)
-    (scores(key_tile), seen(tile, key_tile), rows.first, rows.end, maximum, sum, factor_);
+  TileQueries queries(const QueryTile& tile, float* maximum, float* sum) const {
+    return {tile.rows, head_.head_size, tile.positions, tile.strips, maximum, sum};
   }
 
-  // Adds the keys of one tile to the running softmax and output of the query tile.
-  void add_key_tile(const QueryTile& tile, int64_t key_tile) {
+  // exp(score - running maximum) of a key tile, and with `out` its part of the output.
+  void weigh(const QueryTile& tile, int64_t key_tile, float* maximum, float* sum, float* out) {
+    if (view_.bf16_pairs) {
+      weigh_pairs(tile, key_tile, maximum, sum, out);
+    } else {
+      const float* const values = values_ + value_offset(key_tile - run_);
+      attend_tile(queries(tile, maximum, sum),
+                  {keys_ + key_offset(key_tile - run_), out == nullptr ? nullptr : values,
+                   key_tile * kTileKeys, view_.window},
+                  head_.scores != nullptr, scores(key_tile), out);
+    }
+    if (head_.scores != nullptr) std::copy_n(maximum, kTileRows, maxima(key_tile));
+  }
+
+  void weigh_pairs(const QueryTile& tile, int64_t key_tile, float* maximum, float* sum,
+                   float* out) {
     const Range rows = rows_of(tile, key_tile);
-    multiply_keys(tile, key_tile, rows, tile.maximum, tile.sum);
-    if (head_.scores != nullptr) std::copy_n(tile.maximum, kTileRows, maxima(key_tile));
-    HWY_DYNAMIC_DISPATCH(ScaleRows)(tile.out, rows.first, rows.end, plan_.width, factor_);
+    multiply_bf16_pairs({pairs(tile.strips)}, tile.rows, head_.head_size,
+                        pairs(keys_ + key_offset(key_tile - run_)), false, scores(key_tile));
+    softmax_pairs({tile.positions, key_tile * kTileKeys, view_.window}, rows.first, rows.end,
+                  head_.scores != nullptr, scores(key_tile), rounded(), maximum, sum, factor_);
+    if (out == nullptr) return;
+    HWY_DYNAMIC_DISPATCH(ScaleRows)(out, rows.first, rows.end, plan_.width, factor_);
     const auto first = static_cast<int64_t>(rows.first);
     const auto count = static_cast<int64_t>(rows.end - rows.first);
-    if (view_.bf16_pairs) {
-      pack_rounded_strips(rounded() + first * kTileKeys, kTileKeys, count, kTileKeys,
-                          pairs(strips_));
-    } else {
-      pack_strips(scores(key_tile) + first * kTileKeys, kTileKeys, count, kTileKeys, strips_);
-    }
+    pack_rounded_strips(rounded() + first * kTileKeys, kTileKeys, count, kTileKeys, pairs(strips_));
     const float* values = values_ + value_offset(key_tile - run_);
     for (int64_t c = 0; c < plan_.width; c += kGemmColumns) {
-      multiply(strips_, count, kTileKeys, values + c * value_offset(1) / plan_.width, true,
-               tile.out + c * kTileRows + first * kGemmColumns);
+      multiply_bf16_pairs({pairs(strips_)}, count, kTileKeys,
+                          pairs(values + c * value_offset(1) / plan_.width), true,
+                          out + c * kTileRows + first * kGemmColumns);
     }
   }
 
@@ -461,8 +398,7 @@ class PromptPass {
     for (int64_t i = 0; i < tiles_; ++i) start(block_[i].again, sum_, block_[i].rows);
     for_key_tiles(false, [&](const QueryTile& tile, int64_t key_tile) {
       if (!counts(tile)) return;
-      multiply_keys(tile, key_tile, rows_of(tile, key_tile), tile.again, sum_);
-      std::copy_n(tile.again, kTileRows, maxima(key_tile));
+      weigh(tile, key_tile, tile.again, sum_, nullptr);
       add_columns(tile, key_tile);
     });
   }
@@ -476,9 +412,15 @@ class PromptPass {
         std::lower_bound(tile.positions, tile.positions + tile.rows, view_.scored_from);
     rows.first = std::max(rows.first, static_cast<size_t>(counted - tile.positions));
     if (rows.first >= rows.end) return;
+    float* const to = head_.scores + key_tile * kTileKeys;
+    if (!view_.bf16_pairs) {
+      add_weights(queries(tile, tile.maximum, tile.sum), maxima(key_tile), scores(key_tile),
+                  static_cast<int64_t>(rows.first), static_cast<int64_t>(rows.end), view_.highest,
+                  to);
+      return;
+    }
     HWY_DYNAMIC_DISPATCH(SoftmaxFactors)
     (maxima(key_tile), tile.maximum, tile.sum, static_cast<size_t>(kTileRows), factor_);
-    float* const to = head_.scores + key_tile * kTileKeys;
     if (view_.highest) {
       HWY_DYNAMIC_DISPATCH(MaxColumns)(scores(key_tile), factor_, rows.first, rows.end, to);
     } else {
@@ -487,6 +429,10 @@ class PromptPass {
   }
 
   void store(const QueryTile& tile) const {
+    if (view_.bf16_pairs) return store_pairs(tile);
+    store_tile(view_, tile.first_row, tile.rows, tile.sum, tile.out, tile.strips);
+  }
+  void store_pairs(const QueryTile& tile) const {
     const size_t element = dtype_bytes(head_.out_dtype);
     for (int64_t i = 0; i < tile.rows; ++i) {
       const int64_t row = tile.first_row + i;

@@ -9,6 +9,7 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "kernels/base/quantized.h"
@@ -115,37 +116,44 @@ inline void pack_row(const float* HWY_RESTRICT from, size_t count, std::byte* HW
 inline void store_q8_row(const float* HWY_RESTRICT from, size_t count,
                          std::byte* HWY_RESTRICT row) {
   const hn::ScalableTag<float> d;
-  const hn::Rebind<int8_t, decltype(d)> d8;
+  const hn::RebindToSigned<decltype(d)> di;
+  const hn::RebindToUnsigned<decltype(d)> du;
+  const hn::Rebind<uint8_t, decltype(d)> d8;
   const size_t lanes = hn::Lanes(d);
   const size_t whole = count / lanes * lanes;
   HWY_ALIGN float rest[hn::MaxLanes(d)] = {};
-  std::copy(from + whole, from + count, rest);
-  const auto load = [&](size_t i) {
-    return i < whole ? hn::LoadU(d, from + i) : hn::Load(d, rest);
-  };
-  auto most = hn::Zero(d), zero = hn::Zero(d);
-  for (size_t i = 0; i < count; i += lanes) {
-    most = hn::Max(most, hn::Abs(load(i)));
-    zero = hn::MulAdd(load(i), hn::Zero(d), zero);  // Stays 0 unless one is NaN or infinite.
+  if (whole < count) std::copy(from + whole, from + count, rest);
+  // As integers, the bits of magnitudes have their order, with infinity and NaN above all numbers.
+  auto most = hn::BitCast(di, hn::Abs(hn::Load(d, rest)));
+  for (size_t i = 0; i < whole; i += lanes) {
+    most = hn::Max(most, hn::BitCast(di, hn::Abs(hn::LoadU(d, from + i))));
   }
-  const float quotient = hn::GetLane(hn::MaxOfLanes(d, most)) / kQ8CodeMax;
+  const auto bits = static_cast<uint32_t>(hn::GetLane(hn::MaxOfLanes(di, most)));
+  const float quotient = std::bit_cast<float>(bits) / kQ8CodeMax;
   const float scale = std::min(quotient, kQ8ScaleMax);
-  const bool finite = hn::AllTrue(d, hn::Eq(zero, hn::Zero(d)));
-  if (!finite || !(scale > 0)) return pack_quantized_row(Format::kQ8, {from, count}, row);
-  const auto code_max = hn::Set(d, kQ8CodeMax);
-  const auto codes_at = [&](size_t i) {
-    const auto steps = hn::Div(load(i), hn::Set(d, scale));
+  constexpr uint32_t kInfinity = 0x7f800000;
+  if (bits >= kInfinity || !(scale > 0)) {
+    return pack_quantized_row(Format::kQ8, {from, count}, row);
+  }
+  const auto codes_at = [&](const float* HWY_RESTRICT at) {
+    const auto code_max = hn::Set(d, kQ8CodeMax);
+    const auto steps = hn::Div(hn::LoadU(d, at), hn::Set(d, scale));
+    // The quotient of a subnormal scale may be above 127.
     const auto inside = hn::Min(hn::Max(steps, hn::Neg(code_max)), code_max);
-    return hn::DemoteTo(d8, hn::NearestInt(inside));
+    // Adding 1.5 * 2^23 rounds to nearest even and leaves the integer in the lowest bits.
+    const auto rounded = hn::Add(inside, hn::Set(d, 12582912.0f));
+    return hn::TruncateTo(d8, hn::BitCast(du, rounded));
   };
   std::memcpy(row, &scale, sizeof(scale));
-  auto* const to = reinterpret_cast<int8_t*>(row + sizeof(scale));
-  for (size_t i = 0; i < whole; i += lanes) hn::StoreU(codes_at(i), d8, to + i);
-  HWY_ALIGN int8_t codes[hn::MaxLanes(d)];
-  if (whole < count) hn::Store(codes_at(whole), d8, codes);
-  std::copy_n(codes, count - whole, to + whole);
+  auto* const to = reinterpret_cast<uint8_t*>(row + sizeof(scale));
+  for (size_t i = 0; i < whole; i += lanes) hn::StoreU(codes_at(from + i), d8, to + i);
+  if (whole < count) {
+    HWY_ALIGN uint8_t codes[hn::MaxLanes(d)];
+    hn::Store(codes_at(rest), d8, codes);
+    std::copy_n(codes, count - whole, to + whole);
+  }
   const size_t bytes = format_row_bytes(Format::kQ8, static_cast<int64_t>(count)) - sizeof(scale);
-  std::fill(to + count, to + bytes, int8_t{0});
+  if (count < bytes) std::fill(to + count, to + bytes, uint8_t{0});
 }
 
 // Vector version of pack_quantized_row().

@@ -1,0 +1,525 @@
+#include "kernels/cpu/attention_tile.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include <algorithm>
+#include <limits>
+#include <type_traits>
+
+#include "kernels/cpu/attention_pack.h"
+#include "kernels/cpu/gemm_f32.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/attention_tile.cc"
+#include <hwy/foreach_target.h>
+//
+#include <hwy/highway.h>
+
+#include "kernels/cpu/vector_inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace spillway::cpu {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using D = hn::ScalableTag<float>;
+using V = hn::Vec<D>;
+constexpr auto kLanes = static_cast<int64_t>(hn::MaxLanes(D()));
+
+// A kernel's sums: a strip of keys (of the head's numbers, in the second product) times three
+// vectors of query rows. 24 of 32 registers, else 12 of 16.
+constexpr int64_t kVectors = 3;
+constexpr int64_t kBlock = kVectors * kLanes;
+#if HWY_TARGET <= HWY_AVX3
+constexpr int64_t kStrip = 8;
+#else
+constexpr int64_t kStrip = 4;
+#endif
+constexpr int64_t kLine = kTileLine;
+static_assert(kTileQueries % kBlock == 0 && kLine % kStrip == 0 && kTileKeys % kStrip == 0);
+
+// 2^x for x up to 0; 0 below -127; NaN stays. 2^n is put together from the bits of its exponent,
+// which the addition of 1.5 * 2^23 rounds x to. The polynomial of 2^f, with 1 for 2^0, has the
+// least relative error for f within 0.5 of 0: 9e-8.
+HWY_INLINE V exp2_of(V x) {
+  const D d;
+  const hn::RebindToUnsigned<D> du;
+  const V lowest = hn::Set(d, -127.0f);
+#if HWY_ARCH_X86 && HWY_TARGET < HWY_EMU128
+  const V t = hn::Max(lowest, x);  // The second operand if one is NaN
+#else
+  const V t = hn::IfThenElse(hn::Lt(x, lowest), lowest, x);
+#endif
+  const V round = hn::Set(d, 12582912.0f + 127.0f);
+  const V biased = hn::Add(t, round);
+  const V f = hn::Sub(t, hn::Sub(biased, round));
+  V p = hn::MulAdd(hn::Set(d, 1.32647273e-3f), f, hn::Set(d, 9.67151299e-3f));
+  p = hn::MulAdd(p, f, hn::Set(d, 5.55073358e-2f));
+  p = hn::MulAdd(p, f, hn::Set(d, 2.40222424e-1f));
+  p = hn::MulAdd(p, f, hn::Set(d, 6.93147004e-1f));
+  p = hn::MulAdd(p, f, hn::Set(d, 1.0f));
+  return hn::Mul(p, hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(du, biased))));
+}
+
+// sums[i][v] += x(k)[i] * y(k)[v] of [first, end): x in lines of 16 floats, one number of each of
+// kStrip lines, or kStrip neighbours of one.
+template <int kMany>
+struct Sums {
+  V v[kStrip][kMany];
+
+  HWY_INLINE void add(const float* HWY_RESTRICT x, int64_t apart, const float* HWY_RESTRICT y) {
+    V b[kMany];
+#pragma GCC unroll 3
+    for (int j = 0; j < kMany; ++j) b[j] = hn::LoadU(D(), y + j * kLanes);
+#pragma GCC unroll 8
+    for (int i = 0; i < kStrip; ++i) {
+      const V a = hn::Set(D(), x[i * apart]);
+#pragma GCC unroll 3
+      for (int j = 0; j < kMany; ++j) v[i][j] = hn::MulAdd(a, b[j], v[i][j]);
+    }
+  }
+  HWY_INLINE void store(float* HWY_RESTRICT to) const {
+#pragma GCC unroll 8
+    for (int i = 0; i < kStrip; ++i) {
+#pragma GCC unroll 3
+      for (int j = 0; j < kMany; ++j) hn::StoreU(v[i][j], D(), to + i * kBlock + j * kLanes);
+    }
+  }
+};
+
+// Scores of a strip of keys.
+template <int kMany>
+void score_strip(const float* HWY_RESTRICT keys, const float* HWY_RESTRICT queries, int64_t depth,
+                 float* HWY_RESTRICT scores) {
+  Sums<kMany> sums;
+#pragma GCC unroll 8
+  for (int i = 0; i < kStrip; ++i) {
+#pragma GCC unroll 3
+    for (int j = 0; j < kMany; ++j) sums.v[i][j] = hn::Zero(D());
+  }
+  for (int64_t k = 0; k < depth; k += kLine) {
+#pragma GCC unroll 4
+    for (int64_t i = 0; i < kLine; ++i) {
+      sums.add(keys + i, kLine, queries + i * kBlock);
+    }
+    keys += kTileKeys * kLine;
+    queries += kLine * kBlock;
+  }
+  sums.store(scores);
+}
+
+// Outputs of a strip of the head's numbers, plus those of `count` keys. factor: null, or what
+// earlier ones are multiplied by.
+template <int kMany>
+void output_strip(const float* HWY_RESTRICT values, const float* HWY_RESTRICT weights,
+                  int64_t count, const float* HWY_RESTRICT factor, float* HWY_RESTRICT out) {
+  Sums<kMany> sums;
+#pragma GCC unroll 8
+  for (int i = 0; i < kStrip; ++i) {
+#pragma GCC unroll 3
+    for (int j = 0; j < kMany; ++j) sums.v[i][j] = hn::LoadU(D(), out + i * kBlock + j * kLanes);
+  }
+  if (factor != nullptr) {
+#pragma GCC unroll 3
+    for (int j = 0; j < kMany; ++j) {
+      const V f = hn::LoadU(D(), factor + j * kLanes);
+#pragma GCC unroll 8
+      for (int i = 0; i < kStrip; ++i) sums.v[i][j] = hn::Mul(sums.v[i][j], f);
+    }
+  }
+#pragma GCC unroll 4
+  for (int64_t key = 0; key < count; ++key) {
+    sums.add(values + key * kLine, 1, weights + key * kBlock);
+  }
+  sums.store(out);
+}
+
+// The keys of a tile that some row of a vector sees, [from, to), and of these the keys that all of
+// its rows see, [all_from, all_to).
+struct Seen {
+  int64_t from, to, all_from, all_to;
+};
+
+// A block of a tile's query rows and a tile of keys.
+class Block {
+ public:
+  Block(const TileQueries& queries, const TileKeys& keys, int64_t first_row)
+      : keys_(keys),
+        depth_(key_depth(queries.head_size)),
+        positions_(queries.positions + first_row),
+        maximum_(queries.maximum + first_row),
+        sum_(queries.sum + first_row) {
+    const int64_t rows = std::min(kBlock, queries.rows - first_row);
+    const int64_t vectors = (rows + kLanes - 1) / kLanes;
+    const auto in_tile = [&](int64_t key) {
+      return std::clamp<int64_t>(key - keys.first_key, 0, kTileKeys);
+    };
+    for (int64_t v = 0; v < vectors; ++v) {
+      const int64_t low = positions_[v * kLanes], high = positions_[(v + 1) * kLanes - 1];
+      Seen& seen = seen_[v];
+      seen.to = in_tile(high + 1);
+      seen.from = keys.window == 0 ? 0 : std::min(seen.to, in_tile(low - keys.window + 1));
+      seen.all_from = keys.window == 0 ? 0 : in_tile(high - keys.window + 1);
+      seen.all_from = std::clamp(seen.all_from, seen.from, seen.to);
+      seen.all_to = std::clamp(in_tile(low + 1), seen.all_from, seen.to);
+    }
+    // Positions ascend: the vectors that see keys are neighbours.
+    while (first_ < vectors && seen_[first_].from == seen_[first_].to) ++first_;
+    end_ = first_;
+    while (end_ < vectors && seen_[end_].from < seen_[end_].to) ++end_;
+  }
+
+  void attend(const float* queries, bool keep, float* weights, float* out) {
+    if (first_ == end_) return;
+    score(queries, weights);
+    bool rescales = false;
+    for (int64_t v = first_; v < end_; ++v) rescales |= soften(v, keep, weights + v * kLanes);
+    if (keys_.values != nullptr) add_values(weights, rescales, out);
+  }
+
+ private:
+  // Calls kernel(std::integral_constant<int, vectors>()).
+  template <class Kernel>
+  static HWY_INLINE void with_vectors(int64_t vectors, const Kernel& kernel) {
+    if (vectors == 3) {
+      kernel(std::integral_constant<int, 3>());
+    } else if (vectors == 2) {
+      kernel(std::integral_constant<int, 2>());
+    } else {
+      kernel(std::integral_constant<int, 1>());
+    }
+  }
+
+  void score(const float* queries, float* scores) const {
+    const int64_t to = seen_[end_ - 1].to;
+    for (int64_t key = seen_[first_].from / kStrip * kStrip; key < to; key += kStrip) {
+      int64_t first = first_, end = end_;
+      while (seen_[first].to <= key) ++first;
+      while (seen_[end - 1].from >= key + kStrip) --end;
+      with_vectors(end - first, [&](auto many) {
+        score_strip<decltype(many)::value>(keys_.keys + key * kLine, queries + first * kLanes,
+                                           depth_, scores + key * kBlock + first * kLanes);
+      });
+    }
+  }
+
+  // Turns a vector's scores into 2^(score - maximum), 0 for keys that a row does not see. Whether
+  // earlier sums are to be rescaled, by factor_.
+  bool soften(int64_t v, bool keep, float* HWY_RESTRICT scores) {
+    const D d;
+    const hn::RebindToSigned<D> di;
+    const Seen seen = seen_[v];
+    const auto position = hn::LoadU(di, positions_ + v * kLanes);
+    const auto offset = static_cast<int32_t>(keys_.first_key);
+    const auto newest = hn::Sub(position, hn::Set(di, offset));
+    const auto before = keys_.window == 0
+                            ? hn::Set(di, -1)
+                            : hn::Sub(newest, hn::Set(di, static_cast<int32_t>(keys_.window)));
+    const auto sees = [&](int64_t key) {
+      const auto at = hn::Set(di, static_cast<int32_t>(key));
+      return hn::RebindMask(d, hn::AndNot(hn::Gt(at, newest), hn::Gt(at, before)));
+    };
+    const auto load = [&](int64_t key) { return hn::LoadU(d, scores + key * kBlock); };
+    const V none = hn::Set(d, -std::numeric_limits<float>::infinity());
+    const V low = hn::LoadU(d, maximum_ + v * kLanes);
+    V high = low, other = none;
+    const auto raise_some = [&](int64_t from, int64_t to) {
+      for (int64_t key = from; key < to; ++key) {
+        high = hn::Max(high, hn::IfThenElse(sees(key), load(key), none));
+      }
+    };
+    raise_some(seen.from, seen.all_from);
+    int64_t key = seen.all_from;
+    for (; key + 2 <= seen.all_to; key += 2) {
+      high = hn::Max(high, load(key));
+      other = hn::Max(other, load(key + 1));
+    }
+    for (; key < seen.all_to; ++key) high = hn::Max(high, load(key));
+    high = hn::Max(high, other);
+    raise_some(seen.all_to, seen.to);
+
+    V total = hn::Zero(d);
+    const auto soften_some = [&](int64_t from, int64_t to) {
+      for (int64_t at = from; at < to; ++at) {
+        const V e = hn::IfThenElseZero(sees(at), exp2_of(hn::Sub(load(at), high)));
+        hn::StoreU(e, d, scores + at * kBlock);
+        total = hn::Add(total, e);
+      }
+    };
+    const auto clear = [&](int64_t from, int64_t to) {
+      for (int64_t at = from; at < to; ++at) hn::StoreU(hn::Zero(d), d, scores + at * kBlock);
+    };
+    clear(keep ? 0 : seen_[first_].from, seen.from);
+    soften_some(seen.from, seen.all_from);
+    for (int64_t at = seen.all_from; at < seen.all_to; ++at) {
+      const V e = exp2_of(hn::Sub(load(at), high));
+      hn::StoreU(e, d, scores + at * kBlock);
+      total = hn::Add(total, e);
+    }
+    soften_some(seen.all_to, seen.to);
+    if (keep) clear(seen.to, kTileKeys);
+
+    // Equal ones may be -infinity, of a row that has seen no key yet.
+    const V one = hn::Set(d, 1.0f);
+    const auto same = hn::Eq(low, high);
+    const V factor = hn::IfThenElse(same, one, exp2_of(hn::Sub(low, high)));
+    hn::StoreU(factor, d, factor_ + v * kLanes);
+    hn::StoreU(high, d, maximum_ + v * kLanes);
+    const V sum = hn::LoadU(d, sum_ + v * kLanes);
+    hn::StoreU(hn::MulAdd(sum, factor, total), d, sum_ + v * kLanes);
+    return !hn::AllTrue(d, same);
+  }
+
+  // Adds values times weights to the outputs, in runs of keys that the same vectors see.
+  void add_values(const float* weights, bool rescales, float* out) const {
+    const float* factor = rescales ? factor_ : nullptr;
+    int64_t key = seen_[first_].from;
+    for (int64_t first = first_; first < end_; ++first) {
+      const int64_t count = seen_[first].to - key;
+      if (count == 0) continue;
+      const int64_t at = first * kLanes;
+      with_vectors(end_ - first, [&](auto many) {
+        for (int64_t i = 0; i < depth_; i += kStrip) {
+          output_strip<decltype(many)::value>(
+              keys_.values + (i / kLine * kTileKeys + key) * kLine + i % kLine,
+              weights + key * kBlock + at, count, factor == nullptr ? nullptr : factor + at,
+              out + i * kBlock + at);
+        }
+      });
+      key += count;
+      factor = nullptr;
+    }
+  }
+
+  const TileKeys& keys_;
+  const int64_t depth_;
+  const int32_t* const positions_;
+  float* const maximum_;
+  float* const sum_;
+  Seen seen_[kVectors];
+  int64_t first_ = 0, end_ = 0;  // The vectors that see keys
+  HWY_ALIGN float factor_[kBlock];
+};
+
+void AttendTile(const TileQueries& queries, const TileKeys& keys, bool keep, float* weights,
+                float* out) {
+  const int64_t depth = key_depth(queries.head_size);
+  for (int64_t row = 0; row < queries.rows; row += kBlock) {
+    Block(queries, keys, row)
+        .attend(queries.packed + row * depth, keep, weights + (keep ? row * kTileKeys : 0),
+                out + row * depth);
+  }
+}
+
+// The addresses of query rows, or of outputs, one after another: heads of a group, then tokens.
+template <class T>
+class RowAddresses {
+ public:
+  RowAddresses(T* first, const PromptView& view, int64_t row, int64_t stride, int64_t head)
+      : group_(view.group),
+        in_group_(row % view.group),
+        stride_(stride),
+        head_(head),
+        at_(first + row / view.group * stride + in_group_ * head) {}
+  T* next() {
+    T* const found = at_;
+    at_ += head_;
+    if (++in_group_ == group_) {
+      in_group_ = 0;
+      at_ += stride_ - group_ * head_;
+    }
+    return found;
+  }
+
+ private:
+  const int64_t group_;
+  int64_t in_group_;
+  const int64_t stride_, head_;
+  T* at_;
+};
+
+// Asks for the next rows. They are pages apart, so no hardware prefetcher finds them, and may all
+// fall into one set of the first-level cache, so they go to the second.
+template <bool kToWrite, class T>
+HWY_INLINE void prefetch_rows(RowAddresses<T>& rows, int64_t count, int64_t bytes) {
+  constexpr int64_t kCacheLine = 64;
+  for (int64_t i = 0; i < count; ++i) {
+    const auto* const row = reinterpret_cast<const std::byte*>(rows.next());
+    for (int64_t j = 0; j < bytes; j += kCacheLine) __builtin_prefetch(row + j, kToWrite, 2);
+  }
+}
+
+#if HWY_TARGET <= HWY_AVX3
+#define SPILLWAY_TRANSPOSE_BODIES
+#include "kernels/cpu/transpose_inl.h"
+#undef SPILLWAY_TRANSPOSE_BODIES
+
+// to[column * kBlock + row] = rows[row][column] * scale of a vector's rows, zeros up to `depth`.
+void pack_vector(const float* const* rows, int64_t count, int64_t size, int64_t depth, float scale,
+                 float* to) {
+  const __m512 all = _mm512_set1_ps(scale);
+  for (int64_t k = 0; k < depth; k += 16) {
+    const auto there = static_cast<__mmask16>((1u << std::min<int64_t>(16, size - k)) - 1);
+    __m512i square[16];
+    for (int64_t i = 0; i < 16; ++i) {
+      square[i] =
+          i < count
+              ? _mm512_castps_si512(_mm512_mul_ps(_mm512_maskz_loadu_ps(there, rows[i] + k), all))
+              : _mm512_setzero_si512();
+    }
+    transpose(square);
+    for (int64_t i = 0; i < 16; ++i) _mm512_storeu_si512(to + (k + i) * kBlock, square[i]);
+  }
+}
+
+// rows[row][column] = out[column * kBlock + row] * factor[row] of a vector's rows.
+void unpack_vector(const float* out, const float* factor, int64_t count, int64_t depth,
+                   float* const* rows) {
+  const __m512 all = _mm512_loadu_ps(factor);
+  for (int64_t k = 0; k < depth; k += 16) {
+    __m512i square[16];
+    for (int64_t i = 0; i < 16; ++i) {
+      square[i] = _mm512_castps_si512(_mm512_mul_ps(_mm512_loadu_ps(out + (k + i) * kBlock), all));
+    }
+    transpose(square);
+    if (count == 16) {
+#pragma GCC unroll 16
+      for (int64_t i = 0; i < 16; ++i) _mm512_storeu_si512(rows[i] + k, square[i]);
+    } else {
+      for (int64_t i = 0; i < count; ++i) _mm512_storeu_si512(rows[i] + k, square[i]);
+    }
+  }
+}
+#else
+void pack_vector(const float* const* rows, int64_t count, int64_t size, int64_t depth, float scale,
+                 float* to) {
+  for (int64_t k = 0; k < depth; ++k) {
+    for (int64_t i = 0; i < kLanes; ++i) {
+      to[k * kBlock + i] = i < count && k < size ? rows[i][k] * scale : 0.0f;
+    }
+  }
+}
+
+void unpack_vector(const float* out, const float* factor, int64_t count, int64_t depth,
+                   float* const* rows) {
+  for (int64_t k = 0; k < depth; ++k) {
+    for (int64_t i = 0; i < count; ++i) rows[i][k] = out[k * kBlock + i] * factor[i];
+  }
+}
+#endif
+
+// Calls use(first row, rows, offset of [depth][block]) for the vectors of a tile.
+template <class Use>
+HWY_INLINE void for_vectors(int64_t rows, int64_t depth, const Use& use) {
+  for (int64_t row = 0; row < rows; row += kLanes) {
+    use(row, std::min(kLanes, rows - row), row / kBlock * kBlock * depth + row % kBlock);
+  }
+}
+
+void PackQueries(const PromptView& view, int64_t first_row, int64_t rows, float* packed) {
+  constexpr float kLog2OfE = 1.44269504f;
+  const HeadView& head = view.head;
+  const int64_t size = head.head_size, depth = key_depth(size);
+  RowAddresses<const float> queries(head.q, view, first_row, head.stride, size);
+  RowAddresses<const float> later(head.q, view, first_row, head.stride, size);
+  const auto prefetch = [&](int64_t count) { prefetch_rows<false>(later, count, size * 4); };
+  prefetch(std::min(kLanes, rows));
+  for_vectors(rows, depth, [&](int64_t row, int64_t count, int64_t at) {
+    prefetch(std::clamp<int64_t>(rows - row - kLanes, 0, kLanes));
+    const float* from[kLanes];
+    for (int64_t i = 0; i < count; ++i) from[i] = queries.next();
+    pack_vector(from, count, size, depth, head.scale * kLog2OfE, packed + at);
+  });
+}
+
+void StoreTile(const PromptView& view, int64_t first_row, int64_t rows, const float* sum,
+               const float* out, float* scratch) {
+  const D d;
+  const HeadView& head = view.head;
+  const int64_t size = head.head_size, depth = key_depth(size);
+  const auto element = static_cast<int64_t>(dtype_bytes(head.out_dtype));
+  const bool at_once = head.out_dtype == DType::kF32 && size == depth;
+  RowAddresses<std::byte> to(head.out, view, first_row, head.out_stride * element, size * element);
+  RowAddresses<std::byte> later(head.out, view, first_row, head.out_stride * element,
+                                size * element);
+  const auto prefetch = [&](int64_t count) { prefetch_rows<true>(later, count, size * element); };
+  prefetch(std::min(kLanes, rows));
+  for_vectors(rows, depth, [&](int64_t row, int64_t count, int64_t at) {
+    prefetch(std::clamp<int64_t>(rows - row - kLanes, 0, kLanes));
+    HWY_ALIGN float factor[kLanes];
+    hn::Store(hn::Div(hn::Set(d, 1.0f), hn::LoadU(d, sum + row)), d, factor);
+    std::byte* rows_to[kLanes];
+    float* whole[kLanes];  // Float32 rows of whole lines are stored where they belong.
+    for (int64_t i = 0; i < count; ++i) {
+      rows_to[i] = to.next();
+      whole[i] = at_once ? reinterpret_cast<float*>(rows_to[i]) : scratch + i * depth;
+    }
+    unpack_vector(out + at, factor, count, depth, whole);
+    for (int64_t i = 0; i < count && !at_once; ++i) {
+      store_row(head.out_dtype, whole[i], static_cast<size_t>(size), rows_to[i]);
+    }
+  });
+}
+
+void AddWeights(const TileQueries& queries, const float* maxima, const float* weights,
+                int64_t first, int64_t end, bool highest, float* scores) {
+  const D d;
+  HWY_ALIGN float factor[kBlock];
+  HWY_ALIGN float rows[kBlock * kLine];
+  for (int64_t block = first / kBlock * kBlock; block < end; block += kBlock) {
+    for (int64_t i = 0; i < kBlock; i += kLanes) {
+      const V now = hn::LoadU(d, queries.maximum + block + i);
+      const V e = exp2_of(hn::Sub(hn::LoadU(d, maxima + block + i), now));
+      hn::Store(hn::Div(e, hn::LoadU(d, queries.sum + block + i)), d, factor + i);
+    }
+    const int64_t from = std::max(first, block), to = std::min(end, block + kBlock);
+    for (int64_t key = 0; key < kTileKeys; key += kLine) {
+      pack_strip(weights + block * kTileKeys + key * kBlock, kBlock, kLine, kBlock, rows);
+      for (int64_t j = 0; j < kLine; j += kLanes) {
+        V all = hn::LoadU(d, scores + key + j);
+        for (int64_t row = from - block; row < to - block; ++row) {
+          const V f = hn::Set(d, factor[row]), w = hn::Load(d, rows + row * kLine + j);
+          all = highest ? hn::Max(all, hn::Mul(f, w)) : hn::MulAdd(f, w, all);
+        }
+        hn::StoreU(all, d, scores + key + j);
+      }
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace spillway::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace spillway::cpu {
+
+HWY_EXPORT(PackQueries);
+HWY_EXPORT(AttendTile);
+HWY_EXPORT(StoreTile);
+HWY_EXPORT(AddWeights);
+
+void pack_queries(const PromptView& view, int64_t first_row, int64_t rows, float* packed) {
+  HWY_DYNAMIC_DISPATCH(PackQueries)(view, first_row, rows, packed);
+}
+
+void attend_tile(const TileQueries& queries, const TileKeys& keys, bool keep, float* weights,
+                 float* out) {
+  HWY_DYNAMIC_DISPATCH(AttendTile)(queries, keys, keep, weights, out);
+}
+
+void store_tile(const PromptView& view, int64_t first_row, int64_t rows, const float* sum,
+                const float* out, float* scratch) {
+  HWY_DYNAMIC_DISPATCH(StoreTile)(view, first_row, rows, sum, out, scratch);
+}
+
+void add_weights(const TileQueries& queries, const float* maxima, const float* weights,
+                 int64_t first, int64_t end, bool highest, float* scores) {
+  HWY_DYNAMIC_DISPATCH(AddWeights)
+  (queries, maxima, weights, first, end, highest, scores);
+}
+
+}  // namespace spillway::cpu
+#endif  // HWY_ONCE
