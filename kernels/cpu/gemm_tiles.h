@@ -4,10 +4,7 @@
 // they beat every other backend here.
 //
 // Every output is one chain of these sums over the inputs in order, whatever the number of rows or
-// threads: a row's bits do not depend on the rest of its batch. oneDNN 2.6 does not promise that:
-// by the number of rows, outputs and threads it chooses how many inputs it sums before it adds them
-// to the others ([rows, 4096] x [4096, 4096] has other bits at 63 rows than at 64), and does not
-// use the units for products of few rows and outputs.
+// threads: a row's bits do not depend on the rest of its batch.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// The linear layer on the CPU: our kernels for tiles of a product, or oneDNN, and a fused epilogue.
+// The linear layer on the CPU: our kernels for tiles of a product, and a fused epilogue.
 #include <algorithm>
 #include <cstring>
 
@@ -10,7 +10,6 @@
 #include "kernels/cpu/gemm_f32.h"
 #include "kernels/cpu/gemm_int8.h"
 #include "kernels/cpu/gemm_tiles.h"
-#include "kernels/cpu/onednn.h"
 #include "kernels/cpu/strips.h"
 #include "kernels/input_hadamard.h"
 
@@ -28,9 +27,9 @@ constexpr size_t kPackedBytesMax = size_t{4} << 20;
 // Packing tasks per block of kGemmRowsMax rows.
 constexpr int64_t kPackTasks = 4;
 
-// Scratch memory is sized for a multiple of this: matrix units and oneDNN multiply this many rows.
+// Scratch memory is sized for a multiple of this: matrix units multiply this many rows.
 constexpr uint64_t kRowsMultiple = 32;
-static_assert(kRowsMultiple % kTileRows == 0 && kRowsMultiple % kOneDnnRows == 0);
+static_assert(kRowsMultiple % kTileRows == 0);
 static_assert(kGemmRowsMax % kRowsMultiple == 0);
 
 // Matmul of float32 activations with weights that are widened to float32. The strip of row r begins
@@ -156,9 +155,9 @@ class Int8Matmul {
   bool hadamard_;
 };
 
-// Matmul, by matrix units or by oneDNN, of activations in the format of the weights, which are in
-// kPanels64. Rows are dense; their length and number are padded with zeros.
-class DenseMatmul {
+// Matmul of bf16 activations with bf16 weights, in kPanels64, by matrix units. Rows are dense;
+// their length and number are padded with zeros.
+class TileMatmul {
  public:
   static constexpr bool kMultipliesHadamard = false;
   static size_t row_bytes(const WeightMatrix& w) {
@@ -167,17 +166,12 @@ class DenseMatmul {
   }
   static int64_t strip_rows() { return kGemmRowsMax / kPackTasks; }
 
-  DenseMatmul(CpuContext& context, std::byte* scratch, int64_t rows, const WeightMatrix& weight)
-      : context_(context),
-        packed_(scratch),
+  TileMatmul(CpuContext&, std::byte* scratch, int64_t rows, const WeightMatrix& weight)
+      : packed_(scratch),
         rows_(rows),
         columns_(padded_columns(weight.layout, weight.format, weight.columns)),
         bytes_(static_cast<size_t>(weight.columns) * dtype_bytes(element_of(weight.format))),
-        stride_(row_bytes(weight)) {
-    if (context.tiles() && weight.format == Format::kBF16) return;
-    SPILLWAY_CHECK(context.onednn() != nullptr);
-    onednn_ = &context.onednn()->kernel(weight.format, columns_);
-  }
+        stride_(row_bytes(weight)) {}
 
   void pack(const ConstMatrixView& strip, int64_t first) const {
     const int64_t end = first + strip.rows;
@@ -194,20 +188,10 @@ class DenseMatmul {
   void multiply(int64_t row, int64_t rows, Format, const std::byte* panel, bool /*again*/,
                 float* tile) const {
     const std::byte* from = packed_ + static_cast<size_t>(row) * stride_;
-    if (onednn_ == nullptr) {
-      multiply_tiles(reinterpret_cast<const uint16_t*>(from), rows, columns_, panel, tile);
-      return;
-    }
-    std::byte* const scratch = context_.thread_scratch(OneDnn::scratch_bytes(*onednn_));
-    for (int64_t i = 0; i < rows; i += kOneDnnRows) {
-      context_.onednn()->multiply(*onednn_, from + static_cast<size_t>(i) * stride_, panel, scratch,
-                                  tile + i * kGemmColumns);
-    }
+    multiply_tiles(reinterpret_cast<const uint16_t*>(from), rows, columns_, panel, tile);
   }
 
  private:
-  CpuContext& context_;
-  const OneDnn::Kernel* onednn_ = nullptr;  // Null: matrix units
   std::byte* packed_;
   int64_t rows_, columns_;
   size_t bytes_, stride_;  // Bytes and elements of a row
@@ -361,8 +345,9 @@ void linear_panels(CpuContext& context, const LinearArgs& args) {
 void run(CpuContext& context, const LinearArgs& args) {
   SPILLWAY_CHECK(args.weight.slabs.size() == 1 || args.weight.slab_rows % kPanelRowMultiple == 0);
   if (args.weight.layout == MatrixLayout::kPanels64) {
-    SPILLWAY_CHECK(args.in.dtype == element_of(args.weight.format));
-    linear_panels<DenseMatmul>(context, args);
+    SPILLWAY_CHECK(context.tiles() && args.weight.format == Format::kBF16 &&
+                   args.in.dtype == DType::kBF16);
+    linear_panels<TileMatmul>(context, args);
     return;
   }
   SPILLWAY_CHECK(args.weight.layout == MatrixLayout::kPanels16);
