@@ -12,15 +12,13 @@
 
 namespace spillway::cpu {
 
-// Whether this CPU has the units, and Linux lets this process use them.
-bool has_tiles();
-
 // Rows that are multiplied together: packed activations are padded to a multiple of it.
 constexpr int64_t kTileRows = 32;
 
 // c[rows, 64] = a[rows, columns], dense, times a panel. `columns` is the padded number of inputs.
 // Reads and writes whole multiples of kTileRows rows.
-// REQUIRES: has_tiles(); rows <= kGemmRowsMax (cpu/gemm_f32.h); c has 64 floats a row.
+// REQUIRES: has_amx_bf16() (cpu/amx.h); rows <= kGemmRowsMax (cpu/gemm_f32.h); c has 64 floats a
+// row.
 void multiply_tiles(const uint16_t* a, int64_t rows, int64_t columns, const std::byte* panel,
                     float* c);
 
