@@ -105,16 +105,20 @@ class Int8Matmul {
   static constexpr bool kMultipliesHadamard = true;
   static constexpr int64_t kPartColumns = 1024;  // Ten microseconds of packing, for some 20 rows
   static size_t row_bytes(const WeightMatrix& w) {
-    return static_cast<size_t>(int8_quads(w.format, w.columns)) * sizeof(uint32_t) +
+    // Of any bodies: those of a pass are chosen by its rows.
+    constexpr size_t kQuadsMultiple = 16;
+    const auto quads = static_cast<size_t>(int8_quads(w.format, w.columns));
+    return round_up(quads, kQuadsMultiple) * sizeof(uint32_t) +
            static_cast<size_t>(int8_scales(w.format, w.columns)) * sizeof(float);
   }
-  static int64_t strip_rows() { return int8_strip_rows(); }
+  int64_t strip_rows() const { return bodies_.strip_rows; }
 
   Int8Matmul(CpuContext& context, std::byte* scratch, int64_t rows, const WeightMatrix& weight)
       : context_(context),
+        bodies_(int8_bodies(rows)),
+        row_quads_(int8_row_quads(bodies_, weight.format, weight.columns)),
         packed_{reinterpret_cast<uint32_t*>(scratch),
-                reinterpret_cast<float*>(reinterpret_cast<uint32_t*>(scratch) +
-                                         rows * int8_quads(weight.format, weight.columns))},
+                reinterpret_cast<float*>(reinterpret_cast<uint32_t*>(scratch) + rows * row_quads_)},
         rows_(rows),
         columns_(weight.columns),
         format_(weight.format),
@@ -126,29 +130,31 @@ class Int8Matmul {
     Int8Strips to = from(first);
     to.quads += column / 4 * strip.rows;
     to.scales += int8_scales(format_, column) * strip.rows;
-    pack_int8_strip(format_, strip.data + static_cast<size_t>(column) * dtype_bytes(strip.dtype),
-                    strip.dtype, strip.stride, strip.rows, std::min(most, columns_ - column),
-                    hadamard_, to);
+    pack_int8_strip(
+        bodies_, format_, strip.data + static_cast<size_t>(column) * dtype_bytes(strip.dtype),
+        strip.dtype, strip.stride, strip.rows, std::min(most, columns_ - column), hadamard_, to);
   }
   Int8Panels weights_of(const std::byte* panels) const {
-    return int8_panels(format_, rows_, panels,
-                       context_.thread_scratch(int8_scratch_bytes(format_, rows_, columns_)));
+    const size_t bytes = int8_scratch_bytes(bodies_, format_, rows_, columns_);
+    return int8_panels(bodies_, format_, rows_, panels, context_.thread_scratch(bytes));
   }
   // `again`: these panels have been multiplied by the rows before.
   void multiply(int64_t row, int64_t rows, Format format, const Int8Panels& panels, bool again,
                 float* tile) const {
     Int8Panels here = panels;
     here.filled = again;
-    multiply_int8_tile(format, from(row), rows, columns_, here, tile);
+    multiply_int8_tile(bodies_, format, from(row), rows, columns_, here, tile);
   }
 
  private:
   Int8Strips from(int64_t row) const {
-    return {packed_.quads + row * int8_quads(format_, columns_),
+    return {packed_.quads + row * row_quads_,
             packed_.scales + row * int8_scales(format_, columns_)};
   }
 
   CpuContext& context_;
+  const Int8Bodies& bodies_;
+  int64_t row_quads_;
   Int8Strips packed_;
   int64_t rows_, columns_;
   Format format_;
@@ -270,8 +276,9 @@ constexpr bool kPacksParts = requires {
 template <class Product>
 void pack_rows(CpuContext& context, const ConstMatrixView& in, bool hadamard,
                const Product& product) {
-  const int64_t strip_rows = Product::strip_rows();
-  const int64_t task_strips = std::max<int64_t>(1, kGemmRowsMax / strip_rows / kPackTasks);
+  const int64_t strip_rows = product.strip_rows();
+  const int64_t block_strips = Strips(kGemmRowsMax, strip_rows).count();
+  const int64_t task_strips = (block_strips + kPackTasks - 1) / kPackTasks;
   const int64_t whole = in.rows / kGemmRowsMax;
   const int64_t rest = Strips(in.rows % kGemmRowsMax, strip_rows).count();
   const int64_t tasks = whole * kPackTasks + (rest + task_strips - 1) / task_strips;
