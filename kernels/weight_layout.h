@@ -61,7 +61,7 @@ static_assert(sizeof(PanelGroup<Format::kQ4>) == 576);
 static_assert(sizeof(PanelGroup<Format::kQ4_1>) == 320);
 static_assert(sizeof(PanelGroup<Format::kQ8_1>) == 576);
 
-// Whether matrices in `format` may lie in `layout`: quantised ones have no kPanels64.
+// Whether matrices in `format` may lie in `layout`: only bf16 ones in kPanels64.
 bool layout_holds(MatrixLayout layout, Format format);
 
 // Columns of a panel, padding included.
