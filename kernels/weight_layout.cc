@@ -215,7 +215,7 @@ std::optional<MatrixLayout> layout_of_name(std::string_view name) {
 }
 
 bool layout_holds(MatrixLayout layout, Format format) {
-  return !is_quantized(format) || layout != MatrixLayout::kPanels64;
+  return layout != MatrixLayout::kPanels64 || format == Format::kBF16;
 }
 
 int64_t padded_columns(MatrixLayout layout, Format format, int64_t columns) {

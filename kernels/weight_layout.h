@@ -10,8 +10,8 @@
 // with C = columns rounded up to 16 (bf16: 32), the padding zero, and rows padded to 64. kPanels16
 // is what our own kernels read: one panel is a contiguous stream (measured on Zen 3: 87 % of the
 // multiply-add peak against 79 % when 16 columns are cut out of a 64-wide panel). kPanels64 is
-// oneDNN's BA16a64b (f32) and BA16a64b2a (bf16) of a [columns, rows] matrix, for CPUs with matrix
-// units. A contiguous run of rows (a slab) is a multiple of 64 rows in either.
+// for bf16 on CPUs with matrix units, whose tiles of weights are 16 pairs of inputs by 16 outputs.
+// A contiguous run of rows (a slab) is a multiple of 64 rows in either.
 //
 // Weights quantised in groups (base/quantized.h) lie in kRows, each row as that says, or in
 // kPanels16, C rounded up to a group: a panel is its groups of inputs one after another (q4: 576
@@ -61,7 +61,7 @@ static_assert(sizeof(PanelGroup<Format::kQ4>) == 576);
 static_assert(sizeof(PanelGroup<Format::kQ4_1>) == 320);
 static_assert(sizeof(PanelGroup<Format::kQ8_1>) == 576);
 
-// Whether matrices in `format` may lie in `layout`: quantised ones have no kPanels64.
+// Whether matrices in `format` may lie in `layout`: only bf16 ones in kPanels64.
 bool layout_holds(MatrixLayout layout, Format format);
 
 // Columns of a panel, padding included.

@@ -4,8 +4,8 @@
 // Slabs on slower tiers are streamed through the faster ones once a sweep, group by group: the
 // embeddings, each layer, the head. Each tier's share is spread evenly over the matrices, so that
 // every layer moves the same amount over a link; within a matrix a tier has one contiguous piece,
-// the device the first, then the host, then the disk: adjacent slabs are one matmul (kernels/cuda,
-// and oneDNN on the CPU), and many thin ones would leave a large device idle. Tables (of which a
+// the device the first, then the host, then the disk: adjacent slabs are one matmul (kernels/cuda),
+// and many thin ones would leave a large device idle. Tables (of which a
 // sweep needs a few rows) and vectors leave the device last.
 #pragma once
 

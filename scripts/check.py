@@ -78,7 +78,7 @@ LAYERS = {
 # External headers, and the folders that may include them. What is not named may go anywhere.
 LIBRARIES = [
     (re.compile(r"(cuda|cublas|nccl|nvtx|cooperative_groups)"), "CUDA", ["kernels/cuda"]),
-    (re.compile(r"(oneapi/dnnl|dnnl|hwy/)"), "arithmetic library", ["kernels"]),
+    (re.compile(r"hwy/"), "arithmetic library", ["kernels"]),
     (re.compile(r"nlohmann/"), "JSON", ["kernels/base", "policy", "offload", "scheduler/planning",
                                        "server"]),
     (re.compile(r"CLI/"), "CLI11", ["server"]),

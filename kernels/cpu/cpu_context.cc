@@ -10,10 +10,9 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/checked_math.h"
+#include "kernels/cpu/amx.h"
 #include "kernels/cpu/gemm_bf16.h"
 #include "kernels/cpu/gemm_int8.h"
-#include "kernels/cpu/gemm_tiles.h"
-#include "kernels/cpu/onednn.h"
 
 #ifdef __SANITIZE_THREAD__
 #include <sanitizer/tsan_interface.h>
@@ -80,8 +79,7 @@ CpuContext::CpuContext(int threads, CpuMatmul products)
   const bool fastest = products == CpuMatmul::kFastest || products == CpuMatmul::kFloat ||
                        products == CpuMatmul::kInt8;
   bf16_dot_ = fastest ? bf16_dot_is_fastest() : products != CpuMatmul::kPanels && has_bf16_dot();
-  tiles_ = (fastest || products == CpuMatmul::kOneDnn) && has_tiles();
-  if (products == CpuMatmul::kOneDnn) onednn_ = std::make_unique<OneDnn>();
+  tiles_ = (fastest || products == CpuMatmul::kTiles) && has_amx_bf16();
 }
 
 CpuContext::~CpuContext() = default;

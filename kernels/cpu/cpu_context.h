@@ -12,8 +12,6 @@
 
 namespace spillway::cpu {
 
-class OneDnn;  // cpu/onednn.h
-
 class CpuContext {
  public:
   CpuContext(int threads, CpuMatmul products);
@@ -22,9 +20,8 @@ class CpuContext {
   CpuContext& operator=(const CpuContext&) = delete;
 
   int threads() const { return threads_; }
-  OneDnn* onednn() const { return onednn_.get(); }  // Null: our own kernels for every format.
-  bool bf16_dot() const { return bf16_dot_; }       // Our kernels use bf16 (cpu/gemm_bf16.h).
-  bool tiles() const { return tiles_; }             // bf16 weights: cpu/gemm_tiles.h.
+  bool bf16_dot() const { return bf16_dot_; }  // Our kernels use bf16 (cpu/gemm_bf16.h).
+  bool tiles() const { return tiles_; }        // bf16 weights: cpu/gemm_tiles.h.
   // Whether such weights are multiplied by inputs in 8 bits (cpu/gemm_int8.h).
   bool int8(Format weights, bool hadamard) const {
     return takes_int8(weights) && (int8_ == Int8::kAll || (int8_ == Int8::kHadamard && hadamard));
@@ -54,7 +51,6 @@ class CpuContext {
   enum class Int8 : uint8_t { kNone, kHadamard, kAll };
   Int8 int8_ = Int8::kNone;
   std::unique_ptr<Workers> workers_;
-  std::unique_ptr<OneDnn> onednn_;
 };
 
 }  // namespace spillway::cpu

@@ -13,7 +13,6 @@
 #include "kernels/cpu/cpu_context.h"
 #include "kernels/cpu/gemm_bf16.h"
 #include "kernels/cpu/gemm_int8.h"
-#include "kernels/cpu/onednn.h"
 #include "kernels/device.h"
 #include "kernels/input_hadamard.h"
 
@@ -113,10 +112,7 @@ class CpuDevice final : public Device {
   bool native_bf16() const override { return context_.bf16_dot() || in_panels64(Format::kBF16); }
 
  private:
-  bool in_panels64(Format weights) const {
-    if (weights == Format::kBF16 && context_.tiles()) return true;
-    return context_.onednn() != nullptr && context_.onednn()->supports(weights);
-  }
+  bool in_panels64(Format weights) const { return weights == Format::kBF16 && context_.tiles(); }
 
   cpu::CpuContext context_;
   std::vector<int> nodes_;  // That memory is spread over; empty: it is not

@@ -6,6 +6,7 @@
 #endif
 
 #include "kernels/base/check.h"
+#include "kernels/cpu/amx.h"
 #include "kernels/cpu/gemm_f32.h"
 #include "kernels/input_hadamard.h"
 
@@ -28,7 +29,8 @@ int64_t stretches_of(int64_t columns) {
   return (columns + kStretch - 1) / kStretch;
 }
 
-const Int8Bodies* bodies() {
+// Those of vectors, for any number of rows.
+const Int8Bodies* vector_bodies() {
 #if defined(__x86_64__)
   static const Int8Bodies* const best = [] {
     if (__builtin_cpu_supports("avx512vnni") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
@@ -58,7 +60,18 @@ bool has_avx_vnni() {
 }
 
 bool has_int8() {
-  return bodies() != nullptr;
+  return vector_bodies() != nullptr;
+}
+
+const Int8Bodies& int8_bodies(int64_t rows) {
+  SPILLWAY_CHECK(has_int8());
+#if defined(__x86_64__)
+  // With fewer rows memory sets the time, and a tile would be filled with few.
+  constexpr int64_t kTileRowsMin = 13;
+  static const bool tiles = vector_bodies() == &kInt8Vnni && has_amx_int8();
+  if (tiles && rows >= kTileRowsMin) return kInt8Amx;
+#endif
+  return *vector_bodies();
 }
 
 int64_t int8_quads(Format format, int64_t columns) {
@@ -66,40 +79,41 @@ int64_t int8_quads(Format format, int64_t columns) {
   return (columns + group - 1) / group * (group / 4);
 }
 
+int64_t int8_row_quads(const Int8Bodies& bodies, Format format, int64_t columns) {
+  const int64_t multiple = bodies.quad_multiple;
+  return (int8_quads(format, columns) + multiple - 1) / multiple * multiple;
+}
+
 int64_t int8_scales(Format format, int64_t columns) {
   return stretches_of(columns) * int8_stretch_scales(format);
 }
 
-int64_t int8_strip_rows() {
-  SPILLWAY_CHECK(has_int8());
-  return bodies()->strip_rows;
-}
-
-void pack_int8_strip(Format format, const std::byte* a, DType type, int64_t stride, int64_t height,
-                     int64_t columns, bool hadamard, const Int8Strips& strip) {
-  SPILLWAY_CHECK(has_int8() && takes_int8(format) && type != DType::kF16);
+void pack_int8_strip(const Int8Bodies& bodies, Format format, const std::byte* a, DType type,
+                     int64_t stride, int64_t height, int64_t columns, bool hadamard,
+                     const Int8Strips& strip) {
+  SPILLWAY_CHECK(takes_int8(format) && type != DType::kF16);
   static_assert(kHadamardMax == kStretch);
-  bodies()->pack(format, a, type, stride, height, columns, hadamard, strip);
+  bodies.pack(format, a, type, stride, height, columns, hadamard, strip);
 }
 
-size_t int8_scratch_bytes(Format format, int64_t rows, int64_t columns) {
-  SPILLWAY_CHECK(has_int8());
-  if (!is_grouped(format) || rows < bodies()->expand_rows) return 0;
+size_t int8_scratch_bytes(const Int8Bodies& bodies, Format format, int64_t rows, int64_t columns) {
+  if (!is_grouped(format) || rows < bodies.expand_rows) return 0;
   return rows <= kGemmRowsMax ? sizeof(ExpandedPair) : int8_scratch_bytes_max(columns);
 }
 
-Int8Panels int8_panels(Format format, int64_t rows, const std::byte* packed, std::byte* scratch) {
-  SPILLWAY_CHECK(has_int8());
-  if (!is_grouped(format) || rows < bodies()->expand_rows) return {.packed = packed};
+Int8Panels int8_panels(const Int8Bodies& bodies, Format format, int64_t rows,
+                       const std::byte* packed, std::byte* scratch) {
+  if (!is_grouped(format) || rows < bodies.expand_rows) return {.packed = packed};
   return {.packed = packed,
           .expanded = reinterpret_cast<ExpandedPair*>(scratch),
           .kept = rows > kGemmRowsMax};
 }
 
-void multiply_int8_tile(Format format, const Int8Strips& a, int64_t rows, int64_t columns,
-                        const Int8Panels& panels, float* c, const TileTaker& taker) {
-  SPILLWAY_CHECK(has_int8() && takes_int8(format));
-  bodies()->multiply(format, a, rows, columns, panels, c, taker);
+void multiply_int8_tile(const Int8Bodies& bodies, Format format, const Int8Strips& a, int64_t rows,
+                        int64_t columns, const Int8Panels& panels, float* c,
+                        const TileTaker& taker) {
+  SPILLWAY_CHECK(takes_int8(format));
+  bodies.multiply(format, a, rows, columns, panels, c, taker);
 }
 
 }  // namespace spillway::cpu

@@ -34,6 +34,8 @@
 // exactly, times a power of two. Both then add s * that in one fused multiply-add a stretch.
 // Weights whose groups are not integers, as those of GGUF files whose codes were kept, are
 // multiplied by the fused kernel alone.
+//
+// Matrix units (gemm_int8_amx.cc) sum the tile's integers of many rows, with the same bits.
 #pragma once
 
 #include <cstddef>
@@ -45,12 +47,9 @@
 
 namespace spillway::cpu {
 
-// Whether this CPU has instructions for it: AVX-512 VNNI, AVX-VNNI, else AVX2.
+// Whether this CPU has instructions for it: AVX-512 VNNI, AVX-VNNI, else AVX2; for many rows, AMX.
 bool has_int8();
-
-// Most rows of a strip of packed activations (cpu/strips.h), by instruction set. REQUIRES:
-// has_int8().
-int64_t int8_strip_rows();
+bool has_avx_vnni();
 
 // Activations in 8 bits, for weights of `format`. `quads` is [strip][quad][row in strip], four
 // inputs of a byte each: for weights of 4 bits, of every eight inputs first the even ones, then the
@@ -61,8 +60,11 @@ int64_t int8_strip_rows();
 //                                              weights + 128
 //   float sum[group in stretch][row in strip]  sum(q) of a group, for weights of 4 bits
 //
-// A strip that begins at row r begins at quads + r * int8_quads and scales + r * int8_scales.
-// Inputs are padded to groups with zeros.
+// A strip that begins at row r begins at quads + r * int8_row_quads and scales + r * int8_scales.
+// Inputs are padded with zeros: to groups, or to tiles.
+//
+// Matrix units take [strip][16 quads][row in strip][quad], tiles of 64 inputs, and may read 64
+// bytes beyond the last strip.
 struct Int8Strips {
   uint32_t* quads = nullptr;
   float* scales = nullptr;
@@ -70,19 +72,12 @@ struct Int8Strips {
 constexpr int64_t int8_group(Format format) {
   return is_grouped(format) ? format_traits(format).group : kQ8ColumnMultiple;
 }
-// Numbers of a row and stretch in `scales`, of a row there, and quads of a padded row.
+// Numbers of a row and stretch in `scales`, of a row there, and quads of a row of whole groups.
 constexpr int64_t int8_stretch_scales(Format format) {
   return 2 + (is_grouped(format) ? kStretch / int8_group(format) : 0);
 }
 int64_t int8_scales(Format format, int64_t columns);
 int64_t int8_quads(Format format, int64_t columns);
-
-// Packs `height` rows of row-major `a`, kF32 or kBF16 (row stride `stride` elements), as the strip
-// `strip`; with `hadamard` after multiplying them by Hadamard matrices (kernels/input_hadamard.h),
-// whose blocks are the stretches. REQUIRES: has_int8(); takes_int8(format); height <=
-// int8_strip_rows().
-void pack_int8_strip(Format format, const std::byte* a, DType type, int64_t stride, int64_t height,
-                     int64_t columns, bool hadamard, const Int8Strips& strip);
 
 // A stretch of two neighbouring panels as bytes.
 struct alignas(64) ExpandedPair {
@@ -98,15 +93,6 @@ struct Int8Panels {
   bool kept = false;                  // For the blocks of rows that follow
   bool filled = false;                // By the block before, which has read the weights
 };
-
-// How a pass of `rows` rows multiplies: weights of 4 bits are expanded only if there are enough
-// rows to gain by it. `scratch` holds int8_scratch_bytes() and is 64-byte aligned. REQUIRES:
-// has_int8(); takes_int8(format).
-size_t int8_scratch_bytes(Format format, int64_t rows, int64_t columns);
-constexpr size_t int8_scratch_bytes_max(int64_t columns) {
-  return 2 * static_cast<size_t>((columns + kStretch - 1) / kStretch) * sizeof(ExpandedPair);
-}
-Int8Panels int8_panels(Format format, int64_t rows, const std::byte* packed, std::byte* scratch);
 
 // Who takes the parts of a tile as soon as they are finished, each once: what it writes goes on to
 // memory while the next part is multiplied.
@@ -126,23 +112,56 @@ struct TileTaker {
   }
 };
 
-// c[rows, 64] = a[rows, columns], in Strips(rows, int8_strip_rows()), times four panels; `taker` is
-// told which rows and columns of `c` are finished. REQUIRES: has_int8(); takes_int8(format);
-// rows <= kGemmRowsMax (cpu/gemm_f32.h); c has 64 floats a row, 64-byte aligned.
-void multiply_int8_tile(Format format, const Int8Strips& a, int64_t rows, int64_t columns,
-                        const Int8Panels& panels, float* c, const TileTaker& taker);
-
-// One instruction set's bodies (gemm_int8_vnni.cc, gemm_int8_avx_vnni.cc, gemm_int8_avx2.cc), for
-// gemm_int8.cc.
+// One instruction set's bodies (gemm_int8_vnni.cc, gemm_int8_avx_vnni.cc, gemm_int8_avx2.cc,
+// gemm_int8_amx.cc): what one has packed, it multiplies itself.
 struct Int8Bodies {
-  int64_t strip_rows;
+  int64_t strip_rows;   // Most rows of a strip of packed activations (cpu/strips.h)
   int64_t expand_rows;  // The least for which expanded panels gain
   void (*pack)(Format format, const std::byte* a, DType type, int64_t stride, int64_t height,
                int64_t columns, bool hadamard, const Int8Strips& strip);
   void (*multiply)(Format format, const Int8Strips& a, int64_t rows, int64_t columns,
                    const Int8Panels& panels, float* c, const TileTaker& taker);
+  int64_t quad_multiple = 1;  // Of quads of a row
 };
-extern const Int8Bodies kInt8Vnni, kInt8AvxVnni, kInt8Avx2;
-bool has_avx_vnni();
+extern const Int8Bodies kInt8Vnni, kInt8AvxVnni, kInt8Avx2, kInt8Amx;
+
+// Those for a pass of `rows` rows. REQUIRES: has_int8().
+const Int8Bodies& int8_bodies(int64_t rows);
+
+int64_t int8_row_quads(const Int8Bodies& bodies, Format format, int64_t columns);
+
+// Packs `height` rows of row-major `a`, kF32 or kBF16 (row stride `stride` elements), as the strip
+// `strip`; with `hadamard` after multiplying them by Hadamard matrices (kernels/input_hadamard.h),
+// whose blocks are the stretches. REQUIRES: takes_int8(format); height <= bodies.strip_rows.
+void pack_int8_strip(const Int8Bodies& bodies, Format format, const std::byte* a, DType type,
+                     int64_t stride, int64_t height, int64_t columns, bool hadamard,
+                     const Int8Strips& strip);
+
+// How a pass of `rows` rows multiplies: weights of 4 bits are expanded only if there are enough
+// rows to gain by it. `scratch` holds int8_scratch_bytes() and is 64-byte aligned. REQUIRES:
+// takes_int8(format).
+size_t int8_scratch_bytes(const Int8Bodies& bodies, Format format, int64_t rows, int64_t columns);
+constexpr size_t int8_scratch_bytes_max(int64_t columns) {
+  return 2 * static_cast<size_t>((columns + kStretch - 1) / kStretch) * sizeof(ExpandedPair);
+}
+Int8Panels int8_panels(const Int8Bodies& bodies, Format format, int64_t rows,
+                       const std::byte* packed, std::byte* scratch);
+
+// c[rows, 64] = a[rows, columns], in Strips(rows, bodies.strip_rows), times four panels; `taker` is
+// told which rows and columns of `c` are finished. REQUIRES: takes_int8(format); rows <=
+// kGemmRowsMax (cpu/gemm_f32.h); c has 64 floats a row, 64-byte aligned.
+void multiply_int8_tile(const Int8Bodies& bodies, Format format, const Int8Strips& a, int64_t rows,
+                        int64_t columns, const Int8Panels& panels, float* c,
+                        const TileTaker& taker);
+
+// Parts of kInt8Vnni that kInt8Amx works with, of two neighbouring panels from `panel` on and one
+// stretch: expands them, or adds their products with one strip of that stretch to `c`.
+struct Int8Parts {
+  void (*expand)(Format format, const std::byte* packed, int64_t columns, int64_t panel,
+                 int64_t stretch, ExpandedPair& to);
+  void (*fused)(Format format, const Int8Strips& strip, int64_t height, const std::byte* packed,
+                int64_t columns, int64_t panel, int64_t stretch, float* c);
+};
+extern const Int8Parts kInt8VnniParts;
 
 }  // namespace spillway::cpu

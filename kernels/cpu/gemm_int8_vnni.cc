@@ -167,9 +167,51 @@ inline float quantize(const float* stretch, int group, bool parted, uint32_t* qu
 #define SPILLWAY_INT8_BODIES
 #include "kernels/cpu/gemm_int8_inl.h"
 
+// Groups of a stretch from `first` on, of panels that are `apart` groups apart.
+template <Format kOf>
+struct StretchGroups {
+  StretchGroups(const std::byte* packed, int64_t columns, int64_t panel, int64_t stretch)
+      : apart(int8_quads(kOf, columns) / kGroupQuads<kOf>),
+        count(std::min(kStretchGroups<kOf>, apart - stretch * kStretchGroups<kOf>)),
+        first(reinterpret_cast<const PanelGroup<kOf>*>(packed) + panel * apart +
+              stretch * kStretchGroups<kOf>) {}
+  int64_t apart, count;
+  const PanelGroup<kOf>* first;
+};
+
+template <Format kOf>
+void expand_of(const std::byte* packed, int64_t columns, int64_t panel, int64_t stretch,
+               ExpandedPair& to) {
+  const StretchGroups<kOf> groups(packed, columns, panel, stretch);
+  expand_pair(groups.first, groups.apart, static_cast<int>(groups.count), to);
+}
+void expand(Format format, const std::byte* packed, int64_t columns, int64_t panel, int64_t stretch,
+            ExpandedPair& to) {
+  return format == Format::kQ4_1 ? expand_of<Format::kQ4_1>(packed, columns, panel, stretch, to)
+                                 : expand_of<Format::kQ4>(packed, columns, panel, stretch, to);
+}
+
+template <Format kOf>
+void fused_of(const Int8Strips& strip, int64_t height, const std::byte* packed, int64_t columns,
+              int64_t panel, int64_t stretch, float* c) {
+  const StretchGroups<kOf> groups(packed, columns, panel, stretch);
+  const FusedKernel<kOf> kernel = kKernels<kOf>.of[height - 1].beside;
+  for (int64_t p = 0; p < kPair; ++p) {
+    kernel(strip, groups.first + p * groups.apart, groups.apart, groups.count,
+           c + p * kPanelOutputs);
+  }
+}
+void fused(Format format, const Int8Strips& strip, int64_t height, const std::byte* packed,
+           int64_t columns, int64_t panel, int64_t stretch, float* c) {
+  return format == Format::kQ4_1
+             ? fused_of<Format::kQ4_1>(strip, height, packed, columns, panel, stretch, c)
+             : fused_of<Format::kQ4>(strip, height, packed, columns, panel, stretch, c);
+}
+
 }  // namespace vnni
 
 const Int8Bodies kInt8Vnni = {vnni::kStripRows, 13, &vnni::pack, &vnni::multiply};
+const Int8Parts kInt8VnniParts = {&vnni::expand, &vnni::fused};
 
 }  // namespace spillway::cpu
 

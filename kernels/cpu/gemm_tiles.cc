@@ -4,35 +4,23 @@
 
 #if defined(__x86_64__)
 
-#include <asm/prctl.h>
-#include <cpuid.h>
 #include <immintrin.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 
+#include "kernels/cpu/amx.h"
 #include "kernels/cpu/gemm_f32.h"
 
 namespace spillway::cpu {
 
 namespace {
 
-constexpr int64_t kRows = 16;    // Rows of a tile
+constexpr int64_t kRows = kAmxRows;
 constexpr int64_t kInputs = 32;  // Inputs in a row of a tile, 64 bytes
 
 // Inputs processed for all rows before the next ones: 128 KiB of a panel, which stay in the L2
 // cache. Sums stay in `c` meanwhile, exactly.
 constexpr int64_t kDepth = 1024;
-
-struct alignas(64) TileConfig {
-  uint8_t palette = 1, start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-// Not on the stack: g++ 12 does not know that the instruction reads all of it.
-constexpr TileConfig kConfig;
 
 constexpr int64_t kSumBytes = kGemmColumns * sizeof(float);          // From row to row
 constexpr int64_t kPairBytes = kGemmColumns * 2 * sizeof(uint16_t);  // From pair to pair of inputs
@@ -110,22 +98,9 @@ SPILLWAY_TILES void multiply_32(const uint16_t* a, int64_t row_bytes, int64_t de
 
 }  // namespace
 
-bool has_tiles() {
-  static const bool has = [] {
-    constexpr unsigned kFeatures = 7, kTiles = 1u << 24, kTilesBf16 = 1u << 22;  // EDX of 7.0
-    unsigned a = 0, b = 0, c = 0, d = 0;
-    if (__get_cpuid_count(kFeatures, 0, &a, &b, &c, &d) == 0) return false;
-    if ((d & kTiles) == 0 || (d & kTilesBf16) == 0) return false;
-    // Linux lets a process use tiles on request; older kernels do not know the request.
-    constexpr int kTileData = 18;
-    return ::syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, kTileData) == 0;
-  }();
-  return has;
-}
-
 SPILLWAY_TILES void multiply_tiles(const uint16_t* a, int64_t rows, int64_t columns,
                                    const std::byte* panel, float* c) {
-  _tile_loadconfig(&kConfig);
+  _tile_loadconfig(&kWholeTiles);
   const int64_t row_bytes = columns * static_cast<int64_t>(sizeof(uint16_t));
   for (int64_t k = 0; k < columns; k += kDepth) {
     const int64_t depth = std::min(kDepth, columns - k);
@@ -150,9 +125,6 @@ SPILLWAY_TILES void multiply_tiles(const uint16_t* a, int64_t rows, int64_t colu
 
 namespace spillway::cpu {
 
-bool has_tiles() {
-  return false;
-}
 void multiply_tiles(const uint16_t*, int64_t, int64_t, const std::byte*, float*) {
   SPILLWAY_CHECK(false);
 }

@@ -4,10 +4,7 @@
 // they beat every other backend here.
 //
 // Every output is one chain of these sums over the inputs in order, whatever the number of rows or
-// threads: a row's bits do not depend on the rest of its batch. oneDNN 2.6 does not promise that:
-// by the number of rows, outputs and threads it chooses how many inputs it sums before it adds them
-// to the others ([rows, 4096] x [4096, 4096] has other bits at 63 rows than at 64), and does not
-// use the units for products of few rows and outputs.
+// threads: a row's bits do not depend on the rest of its batch.
 #pragma once
 
 #include <cstddef>
@@ -15,15 +12,13 @@
 
 namespace spillway::cpu {
 
-// Whether this CPU has the units, and Linux lets this process use them.
-bool has_tiles();
-
 // Rows that are multiplied together: packed activations are padded to a multiple of it.
 constexpr int64_t kTileRows = 32;
 
 // c[rows, 64] = a[rows, columns], dense, times a panel. `columns` is the padded number of inputs.
 // Reads and writes whole multiples of kTileRows rows.
-// REQUIRES: has_tiles(); rows <= kGemmRowsMax (cpu/gemm_f32.h); c has 64 floats a row.
+// REQUIRES: has_amx_bf16() (cpu/amx.h); rows <= kGemmRowsMax (cpu/gemm_f32.h); c has 64 floats a
+// row.
 void multiply_tiles(const uint16_t* a, int64_t rows, int64_t columns, const std::byte* panel,
                     float* c);
 

@@ -1,4 +1,4 @@
-// The linear layer on the CPU: our kernels for tiles of a product, or oneDNN, and a fused epilogue.
+// The linear layer on the CPU: our kernels for tiles of a product, and a fused epilogue.
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
@@ -11,7 +11,6 @@
 #include "kernels/cpu/gemm_f32.h"
 #include "kernels/cpu/gemm_int8.h"
 #include "kernels/cpu/gemm_tiles.h"
-#include "kernels/cpu/onednn.h"
 #include "kernels/cpu/strips.h"
 #include "kernels/input_hadamard.h"
 
@@ -29,9 +28,9 @@ constexpr size_t kPackedBytesMax = size_t{4} << 20;
 // Packing tasks per block of kGemmRowsMax rows.
 constexpr int64_t kPackTasks = 4;
 
-// Scratch memory is sized for a multiple of this: matrix units and oneDNN multiply this many rows.
+// Scratch memory is sized for a multiple of this: matrix units multiply this many rows.
 constexpr uint64_t kRowsMultiple = 32;
-static_assert(kRowsMultiple % kTileRows == 0 && kRowsMultiple % kOneDnnRows == 0);
+static_assert(kRowsMultiple % kTileRows == 0);
 static_assert(kGemmRowsMax % kRowsMultiple == 0);
 
 // Matmul of float32 activations with weights that are widened to float32. The strip of row r begins
@@ -107,16 +106,20 @@ class Int8Matmul {
   static constexpr bool kMultipliesHadamard = true;
   static constexpr int64_t kPartColumns = 1024;  // Ten microseconds of packing, for some 20 rows
   static size_t row_bytes(const WeightMatrix& w) {
-    return static_cast<size_t>(int8_quads(w.format, w.columns)) * sizeof(uint32_t) +
+    // Of any bodies: those of a pass are chosen by its rows.
+    constexpr size_t kQuadsMultiple = 16;
+    const auto quads = static_cast<size_t>(int8_quads(w.format, w.columns));
+    return round_up(quads, kQuadsMultiple) * sizeof(uint32_t) +
            static_cast<size_t>(int8_scales(w.format, w.columns)) * sizeof(float);
   }
-  static int64_t strip_rows() { return int8_strip_rows(); }
+  int64_t strip_rows() const { return bodies_.strip_rows; }
 
   Int8Matmul(CpuContext& context, std::byte* scratch, int64_t rows, const WeightMatrix& weight)
       : context_(context),
+        bodies_(int8_bodies(rows)),
+        row_quads_(int8_row_quads(bodies_, weight.format, weight.columns)),
         packed_{reinterpret_cast<uint32_t*>(scratch),
-                reinterpret_cast<float*>(reinterpret_cast<uint32_t*>(scratch) +
-                                         rows * int8_quads(weight.format, weight.columns))},
+                reinterpret_cast<float*>(reinterpret_cast<uint32_t*>(scratch) + rows * row_quads_)},
         rows_(rows),
         columns_(weight.columns),
         format_(weight.format),
@@ -128,38 +131,40 @@ class Int8Matmul {
     Int8Strips to = from(first);
     to.quads += column / 4 * strip.rows;
     to.scales += int8_scales(format_, column) * strip.rows;
-    pack_int8_strip(format_, strip.data + static_cast<size_t>(column) * dtype_bytes(strip.dtype),
-                    strip.dtype, strip.stride, strip.rows, std::min(most, columns_ - column),
-                    hadamard_, to);
+    pack_int8_strip(
+        bodies_, format_, strip.data + static_cast<size_t>(column) * dtype_bytes(strip.dtype),
+        strip.dtype, strip.stride, strip.rows, std::min(most, columns_ - column), hadamard_, to);
   }
   Int8Panels weights_of(const std::byte* panels) const {
-    return int8_panels(format_, rows_, panels,
-                       context_.thread_scratch(int8_scratch_bytes(format_, rows_, columns_)));
+    const size_t bytes = int8_scratch_bytes(bodies_, format_, rows_, columns_);
+    return int8_panels(bodies_, format_, rows_, panels, context_.thread_scratch(bytes));
   }
   // `again`: these panels have been multiplied by the rows before.
   void multiply(int64_t row, int64_t rows, Format format, const Int8Panels& panels, bool again,
                 float* tile, const TileTaker& taker) const {
     Int8Panels here = panels;
     here.filled = again;
-    multiply_int8_tile(format, from(row), rows, columns_, here, tile, taker);
+    multiply_int8_tile(bodies_, format, from(row), rows, columns_, here, tile, taker);
   }
 
  private:
   Int8Strips from(int64_t row) const {
-    return {packed_.quads + row * int8_quads(format_, columns_),
+    return {packed_.quads + row * row_quads_,
             packed_.scales + row * int8_scales(format_, columns_)};
   }
 
   CpuContext& context_;
+  const Int8Bodies& bodies_;
+  int64_t row_quads_;
   Int8Strips packed_;
   int64_t rows_, columns_;
   Format format_;
   bool hadamard_;
 };
 
-// Matmul, by matrix units or by oneDNN, of activations in the format of the weights, which are in
-// kPanels64. Rows are dense; their length and number are padded with zeros.
-class DenseMatmul {
+// Matmul of bf16 activations with bf16 weights, in kPanels64, by matrix units. Rows are dense;
+// their length and number are padded with zeros.
+class TileMatmul {
  public:
   static constexpr bool kMultipliesHadamard = false;
   static size_t row_bytes(const WeightMatrix& w) {
@@ -168,17 +173,12 @@ class DenseMatmul {
   }
   static int64_t strip_rows() { return kGemmRowsMax / kPackTasks; }
 
-  DenseMatmul(CpuContext& context, std::byte* scratch, int64_t rows, const WeightMatrix& weight)
-      : context_(context),
-        packed_(scratch),
+  TileMatmul(CpuContext&, std::byte* scratch, int64_t rows, const WeightMatrix& weight)
+      : packed_(scratch),
         rows_(rows),
         columns_(padded_columns(weight.layout, weight.format, weight.columns)),
         bytes_(static_cast<size_t>(weight.columns) * dtype_bytes(element_of(weight.format))),
-        stride_(row_bytes(weight)) {
-    if (context.tiles() && weight.format == Format::kBF16) return;
-    SPILLWAY_CHECK(context.onednn() != nullptr);
-    onednn_ = &context.onednn()->kernel(weight.format, columns_);
-  }
+        stride_(row_bytes(weight)) {}
 
   void pack(const ConstMatrixView& strip, int64_t first) const {
     const int64_t end = first + strip.rows;
@@ -195,20 +195,10 @@ class DenseMatmul {
   void multiply(int64_t row, int64_t rows, Format, const std::byte* panel, bool /*again*/,
                 float* tile) const {
     const std::byte* from = packed_ + static_cast<size_t>(row) * stride_;
-    if (onednn_ == nullptr) {
-      multiply_tiles(reinterpret_cast<const uint16_t*>(from), rows, columns_, panel, tile);
-      return;
-    }
-    std::byte* const scratch = context_.thread_scratch(OneDnn::scratch_bytes(*onednn_));
-    for (int64_t i = 0; i < rows; i += kOneDnnRows) {
-      context_.onednn()->multiply(*onednn_, from + static_cast<size_t>(i) * stride_, panel, scratch,
-                                  tile + i * kGemmColumns);
-    }
+    multiply_tiles(reinterpret_cast<const uint16_t*>(from), rows, columns_, panel, tile);
   }
 
  private:
-  CpuContext& context_;
-  const OneDnn::Kernel* onednn_ = nullptr;  // Null: matrix units
   std::byte* packed_;
   int64_t rows_, columns_;
   size_t bytes_, stride_;  // Bytes and elements of a row
@@ -298,8 +288,9 @@ constexpr bool kPacksParts = requires {
 template <class Product>
 void pack_rows(CpuContext& context, const ConstMatrixView& in, bool hadamard,
                const Product& product) {
-  const int64_t strip_rows = Product::strip_rows();
-  const int64_t task_strips = std::max<int64_t>(1, kGemmRowsMax / strip_rows / kPackTasks);
+  const int64_t strip_rows = product.strip_rows();
+  const int64_t block_strips = Strips(kGemmRowsMax, strip_rows).count();
+  const int64_t task_strips = (block_strips + kPackTasks - 1) / kPackTasks;
   const int64_t whole = in.rows / kGemmRowsMax;
   const int64_t rest = Strips(in.rows % kGemmRowsMax, strip_rows).count();
   const int64_t tasks = whole * kPackTasks + (rest + task_strips - 1) / task_strips;
@@ -373,8 +364,9 @@ void linear_panels(CpuContext& context, const LinearArgs& args) {
 void run(CpuContext& context, const LinearArgs& args) {
   SPILLWAY_CHECK(args.weight.slabs.size() == 1 || args.weight.slab_rows % kPanelRowMultiple == 0);
   if (args.weight.layout == MatrixLayout::kPanels64) {
-    SPILLWAY_CHECK(args.in.dtype == element_of(args.weight.format));
-    linear_panels<DenseMatmul>(context, args);
+    SPILLWAY_CHECK(context.tiles() && args.weight.format == Format::kBF16 &&
+                   args.in.dtype == DType::kBF16);
+    linear_panels<TileMatmul>(context, args);
     return;
   }
   SPILLWAY_CHECK(args.weight.layout == MatrixLayout::kPanels16);

@@ -1,9 +1,9 @@
 #include "kernels/cpu/peak_loops.h"
 
-#include "kernels/cpu/gemm_tiles.h"
+#include "kernels/cpu/amx.h"
+#include "kernels/cpu/gemm_int8.h"
 
 #if defined(__x86_64__)
-#include <cpuid.h>
 #include <immintrin.h>
 #endif
 
@@ -95,17 +95,10 @@ __attribute__((target("avx2"))) void avx2_int8(int64_t turns) {
 }
 
 // Tiles of 16 rows of 64 bytes. Six sums; a product takes 16 cycles, and its sum is ready after 52.
-struct alignas(64) TileConfig {
-  uint8_t palette = 1, start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
 constexpr double kTileOperations = 6 * 2.0 * 16 * 16;  // Per number of a row
 
 #define SPILLWAY_TILE_LOOP(PRODUCT)              \
-  const TileConfig config;                       \
-  _tile_loadconfig(&config);                     \
+  _tile_loadconfig(&kWholeTiles);                \
   _tile_zero(0);                                 \
   _tile_zero(1);                                 \
   _tile_zero(2);                                 \
@@ -129,26 +122,7 @@ __attribute__((target("amx-tile,amx-bf16"))) void amx_bf16(int64_t turns) {
 }
 
 __attribute__((target("amx-tile,amx-int8"))) void amx_int8(int64_t turns) {
-  SPILLWAY_TILE_LOOP(_tile_dpbusd);
-}
-
-// Features that not every compiler's __builtin_cpu_supports() knows.
-struct NewerFeatures {
-  bool avx_vnni = false, tiles_bf16 = false, tiles_int8 = false;
-};
-
-NewerFeatures newer_features() {
-  constexpr unsigned kFeatures = 7;
-  constexpr unsigned kAvxVnni = 1u << 4;     // EAX of 7.1
-  constexpr unsigned kTilesInt8 = 1u << 25;  // EDX of 7.0
-  NewerFeatures found;
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  if (__get_cpuid_count(kFeatures, 1, &a, &b, &c, &d) != 0) found.avx_vnni = (a & kAvxVnni) != 0;
-  found.tiles_bf16 = has_tiles();
-  if (found.tiles_bf16 && __get_cpuid_count(kFeatures, 0, &a, &b, &c, &d) != 0) {
-    found.tiles_int8 = (d & kTilesInt8) != 0;
-  }
-  return found;
+  SPILLWAY_TILE_LOOP(_tile_dpbsud);
 }
 
 #endif
@@ -163,14 +137,13 @@ std::vector<PeakLoop> peak_loops() {
   };
   add("multiplications and additions of 128 bits", Arithmetic::kF32, operations(4), any_cpu_f32);
 #if defined(__x86_64__)
-  const NewerFeatures newer = newer_features();
   const bool avx512 = __builtin_cpu_supports("avx512f") != 0;
   if (__builtin_cpu_supports("avx2") != 0) {
     if (__builtin_cpu_supports("fma") != 0) {
       add("VFMADD231PS, 256 bits", Arithmetic::kF32, operations(8), avx2_f32);
     }
     add("VPMADDUBSW, 256 bits", Arithmetic::kInt8, operations(32), avx2_int8);
-    if (newer.avx_vnni) {
+    if (has_avx_vnni()) {
       add("VPDPBUSD, 256 bits", Arithmetic::kInt8, operations(32), avx_vnni_int8);
     }
   }
@@ -181,8 +154,8 @@ std::vector<PeakLoop> peak_loops() {
   if (avx512 && __builtin_cpu_supports("avx512vnni") != 0) {
     add("VPDPBUSD, 512 bits", Arithmetic::kInt8, operations(64), avx512_int8);
   }
-  if (newer.tiles_bf16) add("TDPBF16PS", Arithmetic::kBF16, kTileOperations * 32, amx_bf16);
-  if (newer.tiles_int8) add("TDPBUSD", Arithmetic::kInt8, kTileOperations * 64, amx_int8);
+  if (has_amx_bf16()) add("TDPBF16PS", Arithmetic::kBF16, kTileOperations * 32, amx_bf16);
+  if (has_amx_int8()) add("TDPBSUD", Arithmetic::kInt8, kTileOperations * 64, amx_int8);
 #endif
   return loops;
 }

@@ -7,16 +7,14 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/units.h"
 #include "kernels/cpu/memory_probe.h"
-#include "kernels/cpu/probes.h"
 
 namespace spillway {
 
 namespace {
 
 // On the CPU the probes must stay small: `bench` runs them with the model in memory, inside a
-// budget. They take at most 128 MiB (the library's product in f32) besides activations, four times
-// the L3 cache of the machines this was written on, so that a small block still reads its weights
-// from memory.
+// budget. They take at most 128 MiB (a matrix in f32) besides activations, four times the L3 cache
+// of the machines this was written on, so that a small block still reads its weights from memory.
 constexpr size_t kMemoryReadBytes = size_t{128} << 20;
 constexpr int64_t kMatrixElementsMax = int64_t{32} << 20;
 
@@ -54,33 +52,12 @@ LinearProbe part_of(LinearProbe probe) {
   return probe;
 }
 
-// FLOP/s of oneDNN's matmul.
-double library_rate(DType activation, const LinearProbe& probe) {
-  constexpr RunLimits kLimits;
-  cpu::LibraryProduct library(activation, probe.rows, probe.outputs, probe.inputs);
-  library.run();
-  double best = 1e30;
-  const double start = steady_seconds();
-  for (int run = 0; run < kLimits.runs_max; ++run) {
-    if (run >= kLimits.runs_min && steady_seconds() - start > kLimits.seconds_max) break;
-    const double before = steady_seconds();
-    library.run();
-    best = std::min(best, steady_seconds() - before);
-  }
-  return 2.0 * static_cast<double>(probe.rows) * static_cast<double>(probe.outputs) *
-         static_cast<double>(probe.inputs) / best;
-}
-
 Result<MatrixCeiling> measure_on_cpu(Device& device, const LinearProbe& probe) {
+  SPILLWAY_ASSIGN_OR_RETURN(const WeightPool pool,
+                            WeightPool::open(device, weight_bytes(device, probe)));
   MatrixCeiling ceiling;
-  {
-    SPILLWAY_ASSIGN_OR_RETURN(const WeightPool pool,
-                              WeightPool::open(device, weight_bytes(device, probe)));
-    SPILLWAY_ASSIGN_OR_RETURN(ceiling.ours,
-                              best_of(linear_rates(device, pool, probe, limits_of(device))));
-  }
-  // Both products' operands at once would be too large.
-  ceiling.library = library_rate(device.activation_dtype(probe.weights), probe);
+  SPILLWAY_ASSIGN_OR_RETURN(ceiling.ours,
+                            best_of(linear_rates(device, pool, probe, limits_of(device))));
   return ceiling;
 }
 

@@ -51,12 +51,10 @@ struct CopyCeiling {
 Result<CopyCeiling> measure_copies(Device& device);
 
 // Floating-point operations per second of `rows` x [outputs, inputs] in `weights` format: our
-// linear op, and the vendor library's matmul (oneDNN, in its own layout and the format of the
-// activations: it has no 4-bit weights, so it multiplies in f32 or bf16; on CUDA cuBLAS, through
-// our op).
+// linear op, and on CUDA cuBLAS, through our op, with weights in the format of the activations.
 struct MatrixCeiling {
   double ours = 0;
-  double library = 0;
+  double library = 0;  // On a CPU 0: there is none.
   double best() const { return ours > library ? ours : library; }
 };
 

@@ -44,6 +44,7 @@ int run() {
       const Format format = plain_format(to);
       for (const MatrixLayout layout :
            {MatrixLayout::kRows, MatrixLayout::kPanels16, MatrixLayout::kPanels64}) {
+        if (!layout_holds(layout, format)) continue;
         std::vector<std::byte> packed(packed_bytes(layout, format, kRows, kColumns));
         const std::string where = " " + std::string(layout_name(layout));
         measure(

@@ -41,10 +41,10 @@ std::vector<std::unique_ptr<Device>> test_devices() {
   devices.push_back(open_cpu_device(2, CpuMatmul::kPanels).value());
   auto pairs = open_cpu_device(2, CpuMatmul::kBf16Dot).value();
   if (pairs->activation_dtype(Format::kQ4) == DType::kBF16) devices.push_back(std::move(pairs));
-  auto onednn = open_cpu_device(2, CpuMatmul::kOneDnn).value();
+  auto tiles = open_cpu_device(2, CpuMatmul::kTiles).value();
   const bool differs =
-      onednn->matrix_layout(Format::kF32) != devices[0]->matrix_layout(Format::kF32);
-  if (differs) devices.push_back(std::move(onednn));
+      tiles->matrix_layout(Format::kBF16) != devices[0]->matrix_layout(Format::kBF16);
+  if (differs) devices.push_back(std::move(tiles));
   if (auto gpu = cuda_device()) devices.push_back(std::move(gpu));
   return devices;
 }

@@ -15,10 +15,11 @@
 namespace spillway::test {
 
 // Those of this program: the CPU (two threads, so that work is really split) with our matrix
-// products and, where it has fast ones, oneDNN's; then, where there is one, the CUDA device.
-// cuda_test has an emulated one instead. With SPILLWAY_TEST_CUDA=required in the environment, as
-// scripts/gpu_check.sh has it, it is an error (std::runtime_error) that there is no CUDA device;
-// with SPILLWAY_TEST_CUDA=only the CPU's are left out, too, which every other machine can test.
+// products in float32 and, where it has the instructions, in bf16 and by matrix units; then, where
+// there is one, the CUDA device. cuda_test has an emulated one instead. With
+// SPILLWAY_TEST_CUDA=required in the environment, as scripts/gpu_check.sh has it, it is an error
+// (std::runtime_error) that there is no CUDA device; with SPILLWAY_TEST_CUDA=only the CPU's are
+// left out, too, which every other machine can test.
 std::vector<std::unique_ptr<Device>> test_devices();
 
 // Whether there is a device with memory of its own.

@@ -103,9 +103,11 @@ json hardware_object(const BenchResult& result) {
         {{"rows", rate.rows},
          {"outputs", rate.outputs},
          {"inputs", rate.inputs},
-         {"library_flops_per_second", found.matrix[i].library},
          {"own_flops_per_second", found.matrix[i].ours},
          {"own_of_peak", ratio(found.matrix[i].ours, found.products.operations_per_second)}});
+    if (result.plan.discrete) {
+      matrix.back()["library_flops_per_second"] = found.matrix[i].library;
+    }
   }
   return {
       {"device", result.device},

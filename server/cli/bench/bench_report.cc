@@ -1,6 +1,7 @@
 #include "server/cli/bench/bench_report.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/base/units.h"
 #include "server/cli/bench/bench_check.h"
@@ -184,10 +185,14 @@ std::string kernel_lines(const BenchResult& r) {
       text_line("  matrix products (GFLOP/s)");
   for (size_t i = 0; i < rates.matrix.size(); ++i) {
     const MatrixRate& rate = rates.matrix[i];
-    text += text_line("  %4lld x [%lld, %lld]: %s %.0f, ours %.0f, %.2f of %s",
-                      static_cast<long long>(rate.rows), static_cast<long long>(rate.outputs),
-                      static_cast<long long>(rate.inputs), r.plan.discrete ? "cuBLAS" : "oneDNN",
-                      found.matrix[i].library / 1e9, found.matrix[i].ours / 1e9,
+    std::string rates_of = std::to_string(std::llround(found.matrix[i].ours / 1e9));
+    if (r.plan.discrete) {
+      const long long library = std::llround(found.matrix[i].library / 1e9);
+      rates_of = "cuBLAS " + std::to_string(library) + ", ours " + rates_of;
+    }
+    text += text_line("  %4lld x [%lld, %lld]: %s, %.2f of %s", static_cast<long long>(rate.rows),
+                      static_cast<long long>(rate.outputs), static_cast<long long>(rate.inputs),
+                      rates_of.c_str(),
                       ratio(found.matrix[i].ours, found.products.operations_per_second), of);
   }
   return text;

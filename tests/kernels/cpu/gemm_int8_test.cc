@@ -1,5 +1,5 @@
-// Products with 4-bit weights by 8-bit integers, against their definition (cpu/gemm_int8.h), by
-// every instruction set that this CPU has.
+// Products with 4-bit and 8-bit weights by 8-bit integers, against their definition
+// (cpu/gemm_int8.h), by every instruction set that this CPU has.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -8,6 +8,7 @@
 #include <random>
 
 #include "kernels/base/quantized.h"
+#include "kernels/cpu/amx.h"
 #include "kernels/cpu/gemm_f32.h"
 #include "kernels/cpu/gemm_int8.h"
 #include "kernels/cpu/strips.h"
@@ -54,7 +55,10 @@ std::vector<const cpu::Int8Bodies*> all_bodies() {
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx2") != 0) found.push_back(&cpu::kInt8Avx2);
   if (cpu::has_avx_vnni()) found.push_back(&cpu::kInt8AvxVnni);
-  if (__builtin_cpu_supports("avx512vnni") != 0) found.push_back(&cpu::kInt8Vnni);
+  if (__builtin_cpu_supports("avx512vnni") != 0) {
+    found.push_back(&cpu::kInt8Vnni);
+    if (cpu::has_amx_int8()) found.push_back(&cpu::kInt8Amx);
+  }
 #endif
   return found;
 }
@@ -68,16 +72,18 @@ std::vector<float> tile(const cpu::Int8Bodies& bodies, const std::vector<std::by
                         int64_t rows, int64_t columns, const std::byte* packed, Format format,
                         How how, std::vector<cpu::ExpandedPair>* pairs = nullptr,
                         bool hadamard = false) {
-  std::vector<uint32_t> quads(static_cast<size_t>(rows * cpu::int8_quads(format, columns)));
+  const int64_t row_quads = cpu::int8_row_quads(bodies, format, columns);
+  constexpr size_t kBeyond = 16;  // Matrix units may read them.
+  std::vector<uint32_t> quads(static_cast<size_t>(rows * row_quads) + kBeyond);
   std::vector<float> scales(static_cast<size_t>(rows * cpu::int8_scales(format, columns)));
   const cpu::Int8Strips strips{quads.data(), scales.data()};
   const cpu::Strips cut(rows, bodies.strip_rows);
   for (int64_t i = 0; i < cut.count(); ++i) {
     const int64_t row = cut.first(i);
-    bodies.pack(format, in.data() + static_cast<size_t>(row * columns) * dtype_bytes(type), type,
-                columns, cut.height(i), columns, hadamard,
-                {strips.quads + row * cpu::int8_quads(format, columns),
-                 strips.scales + row * cpu::int8_scales(format, columns)});
+    bodies.pack(
+        format, in.data() + static_cast<size_t>(row * columns) * dtype_bytes(type), type, columns,
+        cut.height(i), columns, hadamard,
+        {strips.quads + row * row_quads, strips.scales + row * cpu::int8_scales(format, columns)});
   }
   alignas(64) float out[cpu::kGemmRowsMax * cpu::kGemmColumns];
   if (!is_grouped(format)) how = How::kFused;

@@ -14,7 +14,7 @@ void check_rate(double rate) {
   CHECK((std::isfinite(rate) && rate > 0));
 }
 
-TEST_CASE("every matrix has a ceiling, its own and the library's") {
+TEST_CASE("every matrix has a ceiling, of its own and the accelerator's library's") {
   for (const auto& device : test::test_devices()) {
     for (const Format format : {Format::kBF16, Format::kQ4}) {
       INFO(device->name() << ", " << format_name(format));
@@ -25,7 +25,7 @@ TEST_CASE("every matrix has a ceiling, its own and the library's") {
       REQUIRE(ceilings.value().size() == 2);
       for (const MatrixCeiling& ceiling : ceilings.value()) {
         check_rate(ceiling.ours);
-        check_rate(ceiling.library);
+        if (device->discrete()) check_rate(ceiling.library);
         CHECK(ceiling.best() == std::max(ceiling.ours, ceiling.library));
       }
     }
