@@ -235,7 +235,7 @@ TEST_CASE("gates hold kernels against the arithmetic that they use, or memory wh
   r.ceilings.peaks = peaks_of(100, 200, 400);
   r.ceilings.rates.memory = 2e10;
   r.ceilings.rates.cache = 1.7e10;           // 0.85
-  r.ceilings.rates.prompt_attention = 4e10;  // 0.4
+  r.ceilings.rates.prompt_attention = 5e10;  // 0.5
   // Two bytes a weight: at 2e10 bytes per second a row makes 2e10 operations per second, one of
   // 2 rows 4e10, one of 512 rows the peak of 2e11.
   r.ceilings.rates.matrix = {{2, 1024, 1024, 0}, {512, 1024, 1024, 0}, {512, 4096, 1024, 0}};
@@ -249,7 +249,7 @@ TEST_CASE("gates hold kernels against the arithmetic that they use, or memory wh
   CHECK(value("products of 2 rows") == Approx(0.9));
   CHECK(value("products of 512 rows") == Approx(0.9));  // The slower shape
   CHECK(value("decode attention of memory's rate") == Approx(0.85));
-  CHECK(value("prompt attention of the f32 peak") == Approx(0.4));
+  CHECK(value("prompt attention of the f32 peak") == Approx(0.5));
   CHECK(check_result(r).ok());
   r.ceilings.rates.cache = 1.2e10;
   CHECK_THAT(std::string(check_result(r).message()),
