@@ -170,12 +170,11 @@ class Device {
 // Matmul backends of the CPU: kPanels, our kernels in float32 (any CPU, weights widened in
 // registers); kBf16Dot, our kernels in bf16 for bf16 and 4-bit weights, where the CPU has dot
 // products of bf16; kTiles, matrix units for bf16 weights where the CPU has them, else kBf16Dot.
-// kFastest: kBf16Dot on AMD
-// cores with dot products of bf16, matrix units for bf16 on Intel cores that have them
-// (cpu/gemm_tiles.h), kPanels for all else; but matrix products with weights that were multiplied
-// by Hadamard matrices for it (input_hadamard.h) round activations to 8 bits where the CPU can
-// (cpu/gemm_int8.h). kFloat: kFastest, none in 8 bits. kInt8: all in 8 bits with weights of which
-// takes_int8() holds.
+// kFastest: kBf16Dot on AMD cores with dot products of bf16, matrix units for bf16 on Intel cores
+// that have them (cpu/gemm_tiles.h), kPanels for all else; but matrix products with weights that
+// were multiplied by Hadamard matrices for it (input_hadamard.h) round activations to 8 bits where
+// the CPU can (cpu/gemm_int8.h). kFloat: kFastest, none in 8 bits. kInt8: all in 8 bits with
+// weights of which takes_int8() holds.
 enum class CpuMatmul : uint8_t { kFastest, kPanels, kBf16Dot, kTiles, kFloat, kInt8 };
 
 // `threads` 0: one per core. kInvalidArgument: out of range, or the CPU cannot do kInt8.

@@ -121,8 +121,9 @@ struct Int8Bodies {
                int64_t columns, bool hadamard, const Int8Strips& strip);
   void (*multiply)(Format format, const Int8Strips& a, int64_t rows, int64_t columns,
                    const Int8Panels& panels, float* c, const TileTaker& taker);
-  int64_t quad_multiple = 1;  // Of quads of a row
+  int64_t quad_multiple = 1;  // Of quads of a row; divides kInt8QuadsMultiple
 };
+constexpr int64_t kInt8QuadsMultiple = 16;
 extern const Int8Bodies kInt8Vnni, kInt8AvxVnni, kInt8Avx2, kInt8Amx;
 
 // Those for a pass of `rows` rows. REQUIRES: has_int8().

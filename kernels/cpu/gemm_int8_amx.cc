@@ -36,6 +36,7 @@ constexpr int64_t kStepQuads = 16;  // Of a row of a tile
 constexpr int64_t kStepBytes = kAmxRows * kAmxRowBytes;  // A panel's tile
 constexpr int64_t kStretchQuads = kStretch / 4;
 constexpr int64_t kScalesMax = int8_stretch_scales(Format::kQ4_1);
+static_assert(kInt8QuadsMultiple % kStepQuads == 0);
 static_assert(kStepQuads * 4 == kAmxRowBytes && kStretchQuads % kStepQuads == 0);
 
 // The start of sums (gemm_int8_inl.h), which is taken off again.

@@ -107,9 +107,8 @@ class Int8Matmul {
   static constexpr int64_t kPartColumns = 1024;  // Ten microseconds of packing, for some 20 rows
   static size_t row_bytes(const WeightMatrix& w) {
     // Of any bodies: those of a pass are chosen by its rows.
-    constexpr size_t kQuadsMultiple = 16;
     const auto quads = static_cast<size_t>(int8_quads(w.format, w.columns));
-    return round_up(quads, kQuadsMultiple) * sizeof(uint32_t) +
+    return round_up(quads, size_t{kInt8QuadsMultiple}) * sizeof(uint32_t) +
            static_cast<size_t>(int8_scales(w.format, w.columns)) * sizeof(float);
   }
   int64_t strip_rows() const { return bodies_.strip_rows; }

@@ -8,6 +8,7 @@
 #include <limits>
 #include <random>
 #include <vector>
+#include "tests/support/instruction_sets.h"
 
 namespace spillway::convert_numbers_test {
 namespace {
@@ -37,21 +38,8 @@ std::vector<std::byte> patterns(DType type) {
   return bytes;
 }
 
-// Runs `body` once for each set of instructions that this processor has.
-template <class Body>
-void on_every_target(const Body& body) {
-  const int64_t all = hwy::SupportedTargets() & HWY_TARGETS;
-  for (int64_t left = all; left != 0; left &= left - 1) {
-    const int64_t target = left & -left;
-    INFO(hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(target);
-    body();
-  }
-  hwy::SetSupportedTargetsForTest(0);
-}
-
 TEST_CASE("a number converted in a vector has the bits of one converted alone") {
-  on_every_target([] {
+  test::for_each_instruction_set([] {
     for (const DType from : kTypes) {
       const auto source = patterns(from);
       const size_t count = source.size() / dtype_bytes(from);
@@ -67,7 +55,7 @@ TEST_CASE("a number converted in a vector has the bits of one converted alone") 
 }
 
 TEST_CASE("a run of any length and alignment is converted, and nothing beside it is written") {
-  on_every_target([] {
+  test::for_each_instruction_set([] {
     for (const DType from : kTypes) {
       const auto source = patterns(from);
       for (const DType to : kTypes) {
@@ -84,7 +72,7 @@ TEST_CASE("a run of any length and alignment is converted, and nothing beside it
 }
 
 TEST_CASE("a number that is not finite is found wherever it stands") {
-  on_every_target([] {
+  test::for_each_instruction_set([] {
     for (const DType from : kTypes) {
       for (const size_t count : {1, 8, 63, 64, 65, 200}) {
         for (size_t at = 0; at < count; ++at) {
@@ -110,7 +98,7 @@ TEST_CASE("a number that is not finite is found wherever it stands") {
 }
 
 TEST_CASE("what becomes infinite by rounding is an overflow, what just fits is not") {
-  on_every_target([] {
+  test::for_each_instruction_set([] {
     for (const size_t count : {1, 64, 200}) {
       const auto overflow = [&](DType to, uint32_t bits) {
         std::vector<uint32_t> numbers(count, 0x3f800000u);

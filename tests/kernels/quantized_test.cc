@@ -10,6 +10,7 @@
 #include "kernels/cpu/attention_codes.h"
 #include "kernels/integer_groups.h"
 #include "kernels/ops.h"
+#include "tests/support/instruction_sets.h"
 #include "tests/support/packed_matrix.h"
 #include "tests/support/random_data.h"
 
@@ -179,24 +180,11 @@ TEST_CASE("panels and rows hold the same numbers, in any slab, and say where the
   }
 }
 
-// Runs `body` with every instruction set that this CPU and build have.
-template <class Body>
-void for_each_target(const Body& body) {
-  const int64_t all = hwy::SupportedTargets() & HWY_TARGETS;
-  for (int64_t left = all; left != 0; left &= left - 1) {
-    const int64_t target = left & -left;
-    INFO("instruction set " << hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(target);
-    body();
-  }
-  hwy::SetSupportedTargetsForTest(0);
-}
-
 TEST_CASE("a product with quantised weights is bit for bit that with the expanded weights") {
   const Format format = GENERATE(from_range(std::begin(kQuantized), std::end(kQuantized)));
   const auto device = open_cpu_device(2).value();
   const auto stream = device->new_stream("test");
-  for_each_target([&] {
+  test::for_each_instruction_set([&] {
     for (const int64_t inputs : {1, 7, 64, 100, 700, 4200}) {
       constexpr int64_t kOutputs = 100, kRowsMax = 101;
       auto in = random_floats(kRowsMax * inputs, 6);
@@ -359,7 +347,7 @@ TEST_CASE("a decode step over quantised rows is that over the expanded rows") {
   const int64_t head_size = GENERATE(5, 20, 64, 80, 128);
   const Format format = GENERATE(Format::kQ4, Format::kQ8);
   INFO(format_name(format) << ", head size " << head_size);
-  for_each_target([&] {
+  test::for_each_instruction_set([&] {
     DecodeCase narrow(format, head_size, format), f32(Format::kF32, head_size, format);
     narrow.fill(*stream, false);
     f32.fill(*stream, true);

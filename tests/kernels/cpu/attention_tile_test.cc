@@ -9,25 +9,13 @@
 #include <limits>
 
 #include "kernels/cpu/attention_pack.h"
+#include "tests/support/instruction_sets.h"
 #include "tests/support/prompt_rows.h"
 
 namespace spillway::attention_tile_test {
 namespace {
 
 constexpr int64_t kRows = cpu::kTileQueries, kKeys = cpu::kTileKeys;
-
-// A call with each set of instructions that this CPU has.
-template <class Body>
-void with_every_target(const Body& body) {
-  const int64_t all = hwy::SupportedTargets() & HWY_TARGETS;
-  for (int64_t left = all; left != 0; left &= left - 1) {
-    const int64_t target = left & -left;
-    INFO("instruction set " << hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(target);
-    body();
-  }
-  hwy::SetSupportedTargetsForTest(0);
-}
 
 struct Case {
   int64_t size, group, position, tokens, window;
@@ -161,7 +149,7 @@ TEST_CASE("a tile's outputs and weights are those of the definition") {
   const bool highest = GENERATE(false, true);
   INFO("head size " << c.size << ", group " << c.group << ", position " << c.position << ", tokens "
                     << c.tokens << ", window " << c.window);
-  with_every_target([&] {
+  test::for_each_instruction_set([&] {
     Tile tile(c);
     const int64_t rows = c.tokens * c.group;
     const std::vector<float> scores = tile.attend(0, rows, highest);
@@ -188,7 +176,7 @@ TEST_CASE("a tile's outputs and weights are those of the definition") {
 
 TEST_CASE("a row of a tile has the bits that it has in any other") {
   const Case c{48, 2, 33, 48, GENERATE(0, 50)};
-  with_every_target([&] {
+  test::for_each_instruction_set([&] {
     Tile tile(c);
     tile.attend(0, 96, false);
     const auto together = tile.found();
@@ -202,7 +190,7 @@ TEST_CASE("a row of a tile has the bits that it has in any other") {
 }
 
 TEST_CASE("NaN and scores far below the highest stay in their rows") {
-  with_every_target([&] {
+  test::for_each_instruction_set([&] {
     Tile tile({16, 1, 0, 90, 0});
     tile.query(40)[3] = NAN;
     for (int64_t i = 0; i < 16; ++i) tile.query(41)[i] *= 1e4f;
