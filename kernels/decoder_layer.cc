@@ -99,21 +99,26 @@ class LayerRun {
   // The MLP's inner activations: [rows, mlp].
   MatrixView expand(int64_t first, int64_t rows) {
     const WeightMatrix& up = weights_.matrix(WeightRole::kMlpUpWeight);
-    const bool gated = shape_.mlp_kind == MlpKind::kGated;
     const MatrixView inner = dense_matrix(buffers_.inner, buffers_.activation, rows, up.rows);
     const ConstMatrixView in = layer_input(first, rows, kMlpNorm);
     observe(WeightRole::kMlpUpWeight, in);
+    const float* const bias = weights_.vector(WeightRole::kMlpUpBias);
+    const std::byte* const rounded_bias = weights_.rounded(WeightRole::kMlpUpBias);
+    if (shape_.mlp_kind == MlpKind::kGated) {
+      return linear_gated(stream_, {.in = in,
+                                    .weight = up,
+                                    .bias = bias,
+                                    .rounded_bias = rounded_bias,
+                                    .activation = shape_.activation,
+                                    .inner = inner});
+    }
     linear(stream_, {.in = in,
                      .weight = up,
-                     .bias = weights_.vector(WeightRole::kMlpUpBias),
-                     .rounded_bias = weights_.rounded(WeightRole::kMlpUpBias),
-                     .activation = gated ? Activation::kNone : shape_.activation,
+                     .bias = bias,
+                     .rounded_bias = rounded_bias,
+                     .activation = shape_.activation,
                      .out = inner});
-    if (!gated) return inner;
-    MatrixView out = inner;  // The first half of each row
-    out.columns = shape_.mlp;
-    gate_rows(stream_, {.activation = shape_.activation, .in = inner, .out = out});
-    return out;
+    return inner;
   }
 
   // Input of a sublayer's first linear layer: the normed rows, or the stream itself with post-norm.

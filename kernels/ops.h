@@ -141,6 +141,24 @@ struct LinearArgs {
 };
 void linear(Stream& stream, const LinearArgs& args);
 
+// What a gated MLP has between its linear layers, act(in G^T + g) * (in U^T + u), for G and g the
+// first and U and u the second half of the rows of `weight` and of `bias` (Shazeer 2020, arXiv
+// 2002.05202). Formats, biases and what a row depends on are those of linear().
+//
+// Returns where the result lies, [T, W.rows / 2] in the memory of `inner` [T, W.rows], dense: its
+// first half, or the first half of each of its rows. A CPU multiplies the halves side by side and
+// gates what it has not yet rounded; where halves do not begin at a whole tile of 64 outputs, and
+// on CUDA, linear() goes to `inner`, and gate_rows() follows.
+struct GatedLinearArgs {
+  ConstMatrixView in;
+  WeightMatrix weight;
+  const float* bias = nullptr;
+  const std::byte* rounded_bias = nullptr;
+  Activation activation = Activation::kSilu;
+  MatrixView inner;
+};
+MatrixView linear_gated(Stream& stream, const GatedLinearArgs& args);
+
 // One sequence's share of a micro-batch: rows [first_row, first_row + tokens) of qkv and out, at
 // positions [position, position + tokens). `prompt`: the length of the prompt that these rows are
 // of, whole or a chunk of it; 0 for a decode step. At position 0 it may be left 0 for a whole

@@ -6,6 +6,9 @@
 
 namespace spillway::cpu {
 
+// Whether so many outputs are whole tiles of a linear layer, 64 each.
+bool has_whole_tiles(int64_t outputs);
+
 void run(CpuContext& context, const GatherArgs& args);
 void run(CpuContext& context, const NormArgs& args);
 void run(CpuContext& context, const RotateArgs& args);
@@ -14,6 +17,7 @@ void run(CpuContext& context, const ConvertArgs& args);
 void run(CpuContext& context, const SampleArgs& args);
 void run(CpuContext& context, const ExpandArgs& args);
 void run(CpuContext& context, const LinearArgs& args);
+void run(CpuContext& context, const GatedLinearArgs& args);  // REQUIRES: halves of whole tiles
 void run(CpuContext& context, const AttentionArgs& args);
 
 }  // namespace spillway::cpu

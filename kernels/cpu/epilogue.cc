@@ -19,24 +19,33 @@ namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 
-template <Activation kActivation>
+template <Activation kActivation, bool kGated>
 void store_rows(const TileStore& s) {
   const D d;
   const size_t lanes = hn::Lanes(d);
   // As locals: the compiler would read them again after every store.
   const auto columns = static_cast<size_t>(s.columns);
   const float* HWY_RESTRICT const bias = s.bias;
+  const float* HWY_RESTRICT const gate_bias = s.gate_bias;
   const bool accumulate = s.accumulate;
   const V scale = hn::Set(d, s.scale);  // A scale of 1 changes no bit.
   const size_t whole = columns / lanes * lanes;
   // The tile is 64 wide, so vectors may be computed past its last column.
+  const auto with_bias = [&](const float* HWY_RESTRICT numbers, const float* HWY_RESTRICT more,
+                             size_t j) {
+    const V v = hn::Load(d, numbers + j);
+    return more == nullptr ? v : hn::Add(v, load_up_to(d, more + j, columns - j));
+  };
+  const float* HWY_RESTRICT gate = nullptr;
   const auto finished = [&](const float* HWY_RESTRICT x, size_t j) {
-    V v = hn::Load(d, x + j);
-    if (bias != nullptr) v = hn::Add(v, load_up_to(d, bias + j, columns - j));
+    const V v = with_bias(x, bias, j);
+    if constexpr (kGated)
+      return hn::Mul(activate(d, kActivation, with_bias(gate, gate_bias, j)), v);
     return hn::Mul(activate(d, kActivation, v), scale);
   };
   for (int64_t row = 0; row < s.rows; ++row) {
     const float* HWY_RESTRICT x = s.tile + row * kGemmColumns;
+    if constexpr (kGated) gate = s.gate + row * kGemmColumns;
     const auto offset = static_cast<size_t>(row * s.out_stride);
     if (s.out_dtype == DType::kBF16) {
       uint16_t* HWY_RESTRICT out = reinterpret_cast<uint16_t*>(s.out) + offset;
@@ -62,18 +71,23 @@ void store_rows(const TileStore& s) {
   }
 }
 
+template <Activation kActivation>
+void store_gated_or_not(const TileStore& s) {
+  s.gate == nullptr ? store_rows<kActivation, false>(s) : store_rows<kActivation, true>(s);
+}
+
 void StoreTile(const TileStore& s) {
   switch (s.activation) {
     case Activation::kNone:
-      return store_rows<Activation::kNone>(s);
+      return store_gated_or_not<Activation::kNone>(s);
     case Activation::kRelu:
-      return store_rows<Activation::kRelu>(s);
+      return store_gated_or_not<Activation::kRelu>(s);
     case Activation::kGelu:
-      return store_rows<Activation::kGelu>(s);
+      return store_gated_or_not<Activation::kGelu>(s);
     case Activation::kGeluTanh:
-      return store_rows<Activation::kGeluTanh>(s);
+      return store_gated_or_not<Activation::kGeluTanh>(s);
     case Activation::kSilu:
-      return store_rows<Activation::kSilu>(s);
+      return store_gated_or_not<Activation::kSilu>(s);
   }
 }
 

@@ -1,4 +1,4 @@
-// Epilogue of a finished tile of a matrix product: bias, activation, residual sum, store.
+// Epilogue of a finished tile of a matrix product: bias, activation, gate, residual sum, store.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,12 @@ struct TileStore {
   int64_t columns = 0;          // <= 64
   const float* bias = nullptr;  // [columns] or null
   Activation activation = Activation::kNone;
-  float scale = 1.0f;       // Of the tile; other than 1 with neither bias nor activation
-  bool accumulate = false;  // out += (out is f32)
+  // With a gate, of the tile's form, the activation is the gate's: act(gate + gate_bias) * (tile +
+  // bias).
+  const float* gate = nullptr;
+  const float* gate_bias = nullptr;
+  float scale = 1.0f;       // Of the tile; other than 1 with neither bias, activation nor gate
+  bool accumulate = false;  // out += (out is f32); without a gate
   std::byte* out = nullptr;
   DType out_dtype = DType::kF32;  // kF32 or kBF16
   int64_t out_stride = 0;         // Elements

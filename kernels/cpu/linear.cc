@@ -134,9 +134,11 @@ class Int8Matmul {
         bodies_, format_, strip.data + static_cast<size_t>(column) * dtype_bytes(strip.dtype),
         strip.dtype, strip.stride, strip.rows, std::min(most, columns_ - column), hadamard_, to);
   }
-  Int8Panels weights_of(const std::byte* panels) const {
+  // The matrix `at` of `count` that one task multiplies side by side.
+  Int8Panels weights_of(const std::byte* panels, size_t at, size_t count) const {
     const size_t bytes = int8_scratch_bytes(bodies_, format_, rows_, columns_);
-    return int8_panels(bodies_, format_, rows_, panels, context_.thread_scratch(bytes));
+    std::byte* const scratch = context_.thread_scratch(count * bytes) + at * bytes;
+    return int8_panels(bodies_, format_, rows_, panels, scratch);
   }
   // `again`: these panels have been multiplied by the rows before.
   void multiply(int64_t row, int64_t rows, Format format, const Int8Panels& panels, bool again,
@@ -209,54 +211,111 @@ int64_t rows_per_pass(size_t row_bytes) {
   return std::max(kGemmRowsMax, rows / kGemmRowsMax * kGemmRowsMax);
 }
 
+// 64 columns of a product from `first` on, or as many as there are.
+struct Columns {
+  int64_t first = 0, count = 0;
+  const std::byte* panels = nullptr;
+};
+
+Columns columns_from(const WeightMatrix& w, int64_t first) {
+  const auto stride =
+      static_cast<int64_t>(packed_bytes(w.layout, w.format, kGemmColumns, w.columns));
+  const WeightSlab& slab = w.slabs[static_cast<size_t>(first / w.slab_rows)];
+  const int64_t in_slab = first % w.slab_rows;
+  return {first, std::min(kGemmColumns, slab.rows - in_slab),
+          slab.data + in_slab / kGemmColumns * stride};
+}
+
 // What a product takes of the weights of 64 columns, for all rows of the pass: the panels as they
-// are, unless it says otherwise.
+// are, unless it says otherwise. `at`, `count`: the place of these columns among those that a task
+// multiplies side by side.
 template <class Product>
-auto weights_of(const Product& product, const std::byte* panels) {
-  if constexpr (requires { product.weights_of(panels); }) {
-    return product.weights_of(panels);
+auto weights_of(const Product& product, const Columns& columns, size_t at, size_t count) {
+  if constexpr (requires { product.weights_of(columns.panels, at, count); }) {
+    return product.weights_of(columns.panels, at, count);
   } else {
-    return panels;
+    return columns.panels;
   }
 }
 
-// Multiplies one slab's 64 columns starting at `column` (of the slab) by the rows of the pass from
-// `first_row` up to `end_row`.
+// tile[rows, 64] = rows of the pass from `row` on times `weights`; calls take(first row, rows,
+// first column, columns) for each part of the tile as soon as it is finished.
+template <class Product, class Weights, class Take>
+void multiply_block(const Product& product, Format format, const Weights& weights, int64_t row,
+                    int64_t rows, bool again, float* tile, const Take& take) {
+  if constexpr (std::is_same_v<Product, Int8Matmul>) {
+    product.multiply(row, rows, format, weights, again, tile, TileTaker::of(take));
+  } else {
+    product.multiply(row, rows, format, weights, again, tile);
+    take(0, rows, 0, kGemmColumns);
+  }
+}
+
+// Stores a finished part of the tile that `whole` would store.
+void store_part(const TileStore& whole, int64_t row, int64_t rows, int64_t column,
+                int64_t columns) {
+  if (whole.columns <= column) return;
+  const int64_t skipped = row * kGemmColumns + column;
+  TileStore part = whole;
+  part.tile += skipped;
+  part.rows = rows;
+  part.columns = std::min(columns, whole.columns - column);
+  if (part.bias != nullptr) part.bias += column;
+  if (part.gate != nullptr) part.gate += skipped;
+  if (part.gate_bias != nullptr) part.gate_bias += column;
+  part.out += static_cast<size_t>(row * whole.out_stride + column) * dtype_bytes(whole.out_dtype);
+  store_tile(part);
+}
+
+// Multiplies the 64 columns from `column` on by the rows of the pass from `first_row` up to
+// `end_row`.
 template <class Product>
-void multiply_columns(const LinearArgs& args, const WeightSlab& slab, int64_t slab_first,
-                      int64_t column, int64_t first_row, int64_t end_row, const Product& product,
-                      const MatrixView& out) {
-  const WeightMatrix& w = args.weight;
+void multiply_columns(const LinearArgs& args, int64_t column, int64_t first_row, int64_t end_row,
+                      const Product& product, const MatrixView& out) {
   alignas(64) float tile[kGemmRowsMax * kGemmColumns];
-  const auto stride =
-      static_cast<int64_t>(packed_bytes(w.layout, w.format, kGemmColumns, w.columns));
-  const auto panels = weights_of(product, slab.data + column / kGemmColumns * stride);
-  const int64_t columns = std::min(kGemmColumns, slab.rows - column);
-  const int64_t first = slab_first + column;
+  const Columns columns = columns_from(args.weight, column);
+  const auto weights = weights_of(product, columns, 0, 1);
+  TileStore store{.tile = tile,
+                  .columns = columns.count,
+                  .bias = args.bias == nullptr ? nullptr : args.bias + column,
+                  .activation = args.activation,
+                  .scale = args.scale,
+                  .accumulate = args.accumulate,
+                  .out_dtype = out.dtype,
+                  .out_stride = out.stride};
+  for (int64_t row = first_row; row < end_row; row += kGemmRowsMax) {
+    store.out = out.row(row) + static_cast<size_t>(column) * dtype_bytes(out.dtype);
+    multiply_block(product, args.weight.format, weights, row, std::min(kGemmRowsMax, end_row - row),
+                   row > first_row, tile, [&](auto... part) { store_part(store, part...); });
+  }
+}
+
+// The same of a gated MLP's first layer: both halves of its outputs side by side. A block's gate
+// waits in a near cache for what it is multiplied by.
+template <class Product>
+void multiply_columns(const GatedLinearArgs& args, int64_t column, int64_t first_row,
+                      int64_t end_row, const Product& product, const MatrixView& out) {
+  alignas(64) float gate_tile[kGemmRowsMax * kGemmColumns], tile[kGemmRowsMax * kGemmColumns];
+  const Columns gate = columns_from(args.weight, column);
+  const Columns up = columns_from(args.weight, out.columns + column);
+  const auto gate_weights = weights_of(product, gate, 0, 2);
+  const auto up_weights = weights_of(product, up, 1, 2);
+  TileStore store{.tile = tile,
+                  .columns = gate.count,
+                  .bias = args.bias == nullptr ? nullptr : args.bias + up.first,
+                  .activation = args.activation,
+                  .gate = gate_tile,
+                  .gate_bias = args.bias == nullptr ? nullptr : args.bias + gate.first,
+                  .out_dtype = out.dtype,
+                  .out_stride = out.stride};
+  const Format format = args.weight.format;
   for (int64_t row = first_row; row < end_row; row += kGemmRowsMax) {
     const int64_t rows = std::min(kGemmRowsMax, end_row - row);
-    // Stores a part of the tile.
-    const auto take = [&](int64_t from, int64_t count, int64_t begin, int64_t width) {
-      if (columns <= begin) return;
-      store_tile(
-          {.tile = tile + from * kGemmColumns + begin,
-           .rows = count,
-           .columns = std::min(width, columns - begin),
-           .bias = args.bias == nullptr ? nullptr : args.bias + first + begin,
-           .activation = args.activation,
-           .scale = args.scale,
-           .accumulate = args.accumulate,
-           .out = out.row(row + from) + static_cast<size_t>(first + begin) * dtype_bytes(out.dtype),
-           .out_dtype = out.dtype,
-           .out_stride = out.stride});
-    };
     const bool again = row > first_row;
-    if constexpr (std::is_same_v<Product, Int8Matmul>) {
-      product.multiply(row, rows, w.format, panels, again, tile, TileTaker::of(take));
-    } else {
-      product.multiply(row, rows, w.format, panels, again, tile);
-      take(0, rows, 0, kGemmColumns);
-    }
+    store.out = out.row(row) + static_cast<size_t>(column) * dtype_bytes(out.dtype);
+    multiply_block(product, format, gate_weights, row, rows, again, gate_tile, [](auto...) {});
+    multiply_block(product, format, up_weights, row, rows, again, tile,
+                   [&](auto... part) { store_part(store, part...); });
   }
 }
 
@@ -330,8 +389,9 @@ int64_t rows_per_task(int64_t tiles, int64_t rows, int64_t threads) {
   return (blocks + shares - 1) / shares * kGemmRowsMax;
 }
 
-template <class Product>
-void linear_panels(CpuContext& context, const LinearArgs& args) {
+// Args: LinearArgs or GatedLinearArgs, whose results go to `out`.
+template <class Product, class Args>
+void linear_panels(CpuContext& context, const Args& args, const MatrixView& out) {
   const WeightMatrix& w = args.weight;
   const size_t row_bytes = Product::row_bytes(w);
   const int64_t pass_rows = std::min(rows_per_pass(row_bytes), args.in.rows);
@@ -341,43 +401,53 @@ void linear_panels(CpuContext& context, const LinearArgs& args) {
     ConstMatrixView in = args.in;
     in.data = args.in.row(first);
     in.rows = std::min(pass_rows, args.in.rows - first);
-    const MatrixView out = args.out.slice_rows(first, in.rows);
+    const MatrixView out_rows = out.slice_rows(first, in.rows);
     const Product product(context, scratch, in.rows, w);
     pack_rows(context, in, w.hadamard && !Product::kMultipliesHadamard, product);
-    const int64_t tiles_per_slab = (w.slab_rows + kGemmColumns - 1) / kGemmColumns;
-    const int64_t tiles = (w.rows + kGemmColumns - 1) / kGemmColumns;
+    const int64_t tiles = (out.columns + kGemmColumns - 1) / kGemmColumns;
     const int64_t task_rows = rows_per_task(tiles, in.rows, context.threads());
     const int64_t shares = (in.rows + task_rows - 1) / task_rows;
     context.parallel_for(tiles * shares, [&](int64_t task) {
       const int64_t tile = task / shares, row = task % shares * task_rows;
-      const auto slab = static_cast<size_t>(tile / tiles_per_slab);
-      multiply_columns(args, w.slabs[slab], static_cast<int64_t>(slab) * w.slab_rows,
-                       tile % tiles_per_slab * kGemmColumns, row,
-                       std::min(row + task_rows, in.rows), product, out);
+      multiply_columns(args, tile * kGemmColumns, row, std::min(row + task_rows, in.rows), product,
+                       out_rows);
     });
   }
 }
 
+template <class Args>
+void choose_product(CpuContext& context, const Args& args, const MatrixView& out) {
+  const WeightMatrix& w = args.weight;
+  SPILLWAY_CHECK(w.slabs.size() == 1 || w.slab_rows % kPanelRowMultiple == 0);
+  if (w.layout == MatrixLayout::kPanels64) {
+    SPILLWAY_CHECK(context.tiles() && w.format == Format::kBF16 && args.in.dtype == DType::kBF16);
+    return linear_panels<TileMatmul>(context, args, out);
+  }
+  SPILLWAY_CHECK(w.layout == MatrixLayout::kPanels16);
+  if (context.int8(w.format, w.hadamard)) return linear_panels<Int8Matmul>(context, args, out);
+  if (args.in.dtype == DType::kBF16) {
+    SPILLWAY_CHECK(has_bf16_dot());
+    return linear_panels<Bf16Matmul>(context, args, out);
+  }
+  SPILLWAY_CHECK(args.in.dtype == DType::kF32);
+  linear_panels<F32Matmul>(context, args, out);
+}
+
 }  // namespace
 
+bool has_whole_tiles(int64_t outputs) {
+  return outputs % kGemmColumns == 0;
+}
+
 void run(CpuContext& context, const LinearArgs& args) {
-  SPILLWAY_CHECK(args.weight.slabs.size() == 1 || args.weight.slab_rows % kPanelRowMultiple == 0);
-  if (args.weight.layout == MatrixLayout::kPanels64) {
-    SPILLWAY_CHECK(context.tiles() && args.weight.format == Format::kBF16 &&
-                   args.in.dtype == DType::kBF16);
-    linear_panels<TileMatmul>(context, args);
-    return;
-  }
-  SPILLWAY_CHECK(args.weight.layout == MatrixLayout::kPanels16);
-  if (context.int8(args.weight.format, args.weight.hadamard)) {
-    linear_panels<Int8Matmul>(context, args);
-  } else if (args.in.dtype == DType::kBF16) {
-    SPILLWAY_CHECK(has_bf16_dot());
-    linear_panels<Bf16Matmul>(context, args);
-  } else {
-    SPILLWAY_CHECK(args.in.dtype == DType::kF32);
-    linear_panels<F32Matmul>(context, args);
-  }
+  choose_product(context, args, args.out);
+}
+
+void run(CpuContext& context, const GatedLinearArgs& args) {
+  const int64_t half = args.weight.rows / 2;
+  SPILLWAY_CHECK(has_whole_tiles(half));
+  choose_product(context, args,
+                 dense_matrix(args.inner.data, args.inner.dtype, args.in.rows, half));
 }
 
 }  // namespace spillway::cpu

@@ -47,7 +47,10 @@ uint64_t cpu_scratch_bytes(const ModelShape& shape, int64_t threads, int64_t pro
   uint64_t widest = 0, expanded = 0;
   for (const LinearShape& linear : linear_shapes(shape)) {
     widest = std::max(widest, static_cast<uint64_t>(linear.inputs));
-    expanded = std::max<uint64_t>(expanded, cpu::int8_scratch_bytes_max(linear.inputs));
+    // The halves of a gated MLP's first one are expanded side by side.
+    const bool gated = linear.role == WeightRole::kMlpUpWeight && shape.mlp_kind == MlpKind::kGated;
+    expanded =
+        std::max<uint64_t>(expanded, (gated ? 2 : 1) * cpu::int8_scratch_bytes_max(linear.inputs));
     const auto inputs = round_up(static_cast<uint64_t>(linear.inputs), 64);
     expanded = std::max<uint64_t>(expanded, kHadamardRows * inputs * sizeof(float));
   }

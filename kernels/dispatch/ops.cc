@@ -40,9 +40,16 @@ void check_beginning(const AttentionArgs& args, const AttentionItem& item) {
   SPILLWAY_CHECK(!counted || args.kv.heads == 1 || item.beginning_scores_stride >= item.position);
 }
 
-// Runs the body of the stream's device. The name and the rows are for the trace. A stream of a CUDA
-// device that could not be made has no context: it skips its work and reports the reason when it is
-// waited for.
+// The name and the rows are for the trace.
+template <class Args>
+void run_on_cpu(Stream& stream, const char* name, int64_t rows, const Args& args) {
+  SPILLWAY_CHECK(stream.kind() == DeviceKind::kCpu);
+  const TraceSpan span(stream.trace(), stream.track(), name, "rows", rows);
+  cpu::run(*static_cast<cpu::CpuContext*>(stream.native()), args);
+}
+
+// Runs the body of the stream's device. A stream of a CUDA device that could not be made has no
+// context: it skips its work and reports the reason when it is waited for.
 template <class Args>
 void dispatch(Stream& stream, const char* name, int64_t rows, const Args& args) {
   if (stream.kind() == DeviceKind::kCuda) {
@@ -50,9 +57,7 @@ void dispatch(Stream& stream, const char* name, int64_t rows, const Args& args) 
     if (context != nullptr) cuda::run_op(*context, name, rows, &args);
     return;
   }
-  SPILLWAY_CHECK(stream.kind() == DeviceKind::kCpu);
-  const TraceSpan span(stream.trace(), stream.track(), name, "rows", rows);
-  cpu::run(*static_cast<cpu::CpuContext*>(stream.native()), args);
+  run_on_cpu(stream, name, rows, args);
 }
 
 }  // namespace
@@ -142,6 +147,27 @@ void linear(Stream& stream, const LinearArgs& args) {
                  (args.bias != nullptr && args.out.dtype != DType::kF32));
   if (args.in.rows == 0) return;
   dispatch(stream, "linear", args.in.rows, args);
+}
+
+MatrixView linear_gated(Stream& stream, const GatedLinearArgs& args) {
+  SPILLWAY_CHECK(args.weight.rows % 2 == 0 && args.inner.columns == args.weight.rows);
+  SPILLWAY_CHECK(args.inner.stride >= args.inner.columns);
+  SPILLWAY_CHECK(args.in.rows == args.inner.rows && args.in.columns == args.weight.columns);
+  MatrixView out = args.inner;
+  out.columns = args.weight.rows / 2;
+  if (stream.kind() == DeviceKind::kCpu && cpu::has_whole_tiles(out.columns)) {
+    SPILLWAY_CHECK(float_or_bf16(args.in.dtype) && float_or_bf16(args.inner.dtype));
+    out.stride = out.columns;
+    if (args.in.rows > 0) run_on_cpu(stream, "linear", args.in.rows, args);
+    return out;
+  }
+  linear(stream, {.in = args.in,
+                  .weight = args.weight,
+                  .bias = args.bias,
+                  .rounded_bias = args.rounded_bias,
+                  .out = args.inner});
+  gate_rows(stream, {.activation = args.activation, .in = args.inner, .out = out});
+  return out;
 }
 
 void attention(Stream& stream, const AttentionArgs& args) {

@@ -13,7 +13,7 @@ def load(options):
         options.model, dtype=dtype, attn_implementation="sdpa"
     ).eval()
     model.generation_config.eos_token_id = None
-    pad = model.config.pad_token_id
+    pad = model.config.pad_token_id or 0  # Llama has none; what is masked may be any token.
 
     def generate(prompts, new_tokens):
         width = max(map(len, prompts))
