@@ -1,6 +1,7 @@
 #include "kernels/decoder_layer.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "kernels/base/check.h"
 #include "kernels/base/checked_math.h"
@@ -25,12 +26,13 @@ class LayerRun {
     const MatrixView qkv = qkv_rows(shape_, buffers_, hidden_.rows);
     const MatrixView attended = attended_rows(shape_, buffers_, hidden_.rows);
     for_chunks([&](int64_t first, int64_t rows) {
-      const ConstMatrixView in = layer_input(first, rows, kAttentionNorm);
-      observe(WeightRole::kQkvWeight, in);
-      linear(stream_, {.in = in,
+      const LayerInput input = layer_input(first, rows, kAttentionNorm);
+      observe(WeightRole::kQkvWeight, input.rows);
+      linear(stream_, {.in = input.rows,
                        .weight = weights_.matrix(WeightRole::kQkvWeight),
                        .bias = weights_.vector(WeightRole::kQkvBias),
-                       .out = qkv.slice_rows(first, rows)});
+                       .out = qkv.slice_rows(first, rows),
+                       .norm = input.norm});
     });
     const bool hadamard = is_quantized(kv.format) && hadamard_size(shape_.head_size) > 1;
     if (rotary.columns > 0 || shape_.head_norm || hadamard) {
@@ -99,50 +101,62 @@ class LayerRun {
   // The MLP's inner activations: [rows, mlp].
   MatrixView expand(int64_t first, int64_t rows) {
     const WeightMatrix& up = weights_.matrix(WeightRole::kMlpUpWeight);
-    const MatrixView inner = dense_matrix(buffers_.inner, buffers_.activation, rows, up.rows);
-    const ConstMatrixView in = layer_input(first, rows, kMlpNorm);
-    observe(WeightRole::kMlpUpWeight, in);
     const float* const bias = weights_.vector(WeightRole::kMlpUpBias);
     const std::byte* const rounded_bias = weights_.rounded(WeightRole::kMlpUpBias);
+    const MatrixView inner = dense_matrix(buffers_.inner, buffers_.activation, rows, up.rows);
+    const LayerInput input = layer_input(first, rows, kMlpNorm);
+    observe(WeightRole::kMlpUpWeight, input.rows);
     if (shape_.mlp_kind == MlpKind::kGated) {
-      return linear_gated(stream_, {.in = in,
+      return linear_gated(stream_, {.in = input.rows,
                                     .weight = up,
                                     .bias = bias,
                                     .rounded_bias = rounded_bias,
                                     .activation = shape_.activation,
-                                    .inner = inner});
+                                    .inner = inner,
+                                    .norm = input.norm});
     }
-    linear(stream_, {.in = in,
+    linear(stream_, {.in = input.rows,
                      .weight = up,
                      .bias = bias,
                      .rounded_bias = rounded_bias,
                      .activation = shape_.activation,
-                     .out = inner});
+                     .out = inner,
+                     .norm = input.norm});
     return inner;
   }
 
-  // Input of a sublayer's first linear layer: the normed rows, or the stream itself with post-norm.
-  ConstMatrixView layer_input(int64_t first, int64_t rows, Norm with) {
+  // Input of a sublayer's first linear layer: the stream itself with post-norm, else the rows after
+  // the norm, which that layer computes unless an observer looks at them.
+  struct LayerInput {
+    ConstMatrixView rows;
+    std::optional<NormArgs> norm;
+  };
+  LayerInput layer_input(int64_t first, int64_t rows, Norm with) {
     const MatrixView stream_rows = hidden_.slice_rows(first, rows);
     const bool before = shape_.norm_place == NormPlace::kPre;
-    if (!before && buffers_.activation == DType::kF32) return stream_rows;
+    if (!before && buffers_.activation == DType::kF32) return {stream_rows, {}};
     const MatrixView normed =
         dense_matrix(buffers_.normed, buffers_.activation, rows, shape_.hidden);
-    if (before) {
-      norm(stream_rows, with, normed);
-    } else {
+    if (!before) {
       convert_rows(stream_, {.in = stream_rows, .out = normed});
+      return {normed, {}};
     }
-    return normed;
+    const NormArgs norm = norm_args(stream_rows, with, normed);
+    if (!observer_) return {normed, norm};
+    normalize(stream_, norm);
+    return {normed, {}};
   }
 
+  NormArgs norm_args(const ConstMatrixView& in, Norm with, const MatrixView& out) const {
+    return {.kind = shape_.norm,
+            .epsilon = shape_.norm_epsilon,
+            .in = in,
+            .weight = weights_.vector(with.weight),
+            .bias = weights_.vector(with.bias),
+            .out = out};
+  }
   void norm(const MatrixView& in, Norm with, const MatrixView& out) {
-    normalize(stream_, {.kind = shape_.norm,
-                        .epsilon = shape_.norm_epsilon,
-                        .in = in,
-                        .weight = weights_.vector(with.weight),
-                        .bias = weights_.vector(with.bias),
-                        .out = out});
+    normalize(stream_, norm_args(in, with, out));
   }
 
   void add_to_hidden(const MatrixView& in, const MatrixView& out, WeightRole weight,

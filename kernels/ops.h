@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "kernels/base/model_shape.h"
@@ -123,6 +124,8 @@ constexpr int64_t kFewRows = 32;
 
 // out = act(in W^T + bias), or out += in W^T + bias with `accumulate` (then act is kNone, out f32).
 // `scale` is a factor of in W^T; other than 1 it goes with neither bias nor activation.
+// With a `norm`, `in` is its output and holds nothing yet: it is where the norm's result goes on
+// devices that compute it first. A CPU norms rows where it packs them. Nothing else may read it.
 // in [T, W.columns] in the activation dtype, out [T, W.rows] f32 or the activation dtype, bias f32
 // [W.rows] or null (CUDA rounds it to the format of out in every call, unless `rounded_bias` holds
 // the rounded bias; other devices ignore that). Accumulates in f32; a row's result depends on that
@@ -138,6 +141,7 @@ struct LinearArgs {
   float scale = 1.0f;
   MatrixView out;
   bool accumulate = false;
+  std::optional<NormArgs> norm = {};
 };
 void linear(Stream& stream, const LinearArgs& args);
 
@@ -156,6 +160,7 @@ struct GatedLinearArgs {
   const std::byte* rounded_bias = nullptr;
   Activation activation = Activation::kSilu;
   MatrixView inner;
+  std::optional<NormArgs> norm = {};
 };
 MatrixView linear_gated(Stream& stream, const GatedLinearArgs& args);
 

@@ -10,6 +10,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/checked_math.h"
+#include "kernels/base/clock.h"
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/gemm_bf16.h"
 #include "kernels/cpu/gemm_int8.h"
@@ -85,6 +86,7 @@ CpuContext::CpuContext(int threads, CpuMatmul products)
 CpuContext::~CpuContext() = default;
 
 void CpuContext::run(int64_t count, void (*call)(const void*, int64_t), const void* state) {
+  if (observer_ != nullptr) return run_observed(count, call, state);
   [[maybe_unused]] HandOver work, results;
   work.give();
   workers_->arena.execute([&] {
@@ -98,6 +100,21 @@ void CpuContext::run(int64_t count, void (*call)(const void*, int64_t), const vo
         tbb::simple_partitioner());
   });
   results.take();
+}
+
+void CpuContext::run_observed(int64_t count, void (*call)(const void*, int64_t),
+                              const void* state) {
+  std::vector<float> seconds(static_cast<size_t>(count));
+  workers_->arena.execute([&] {  // Scratch is by place in it.
+    double start = steady_seconds();
+    for (int64_t i = 0; i < count; ++i) {
+      call(state, i);
+      const double end = steady_seconds();
+      seconds[static_cast<size_t>(i)] = static_cast<float>(end - start);
+      start = end;
+    }
+  });
+  observer_->observe(seconds);
 }
 
 std::byte* CpuContext::shared_scratch(size_t bytes) {

@@ -2,9 +2,11 @@
 // the choice of matmul backend. Owned by the CPU device; used by one op at a time.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "kernels/base/dtype.h"
 #include "kernels/base/format.h"
@@ -35,6 +37,23 @@ class CpuContext {
         count, [](const void* state, int64_t i) { (*static_cast<const Body*>(state))(i); }, &body);
   }
 
+  // Rows of each task where a row is a task's work: at most `most`, and fewer where there would be
+  // too few tasks for all threads.
+  int64_t task_rows(int64_t rows, int64_t most) const {
+    return std::clamp<int64_t>(rows / (2 * threads_), 1, most);
+  }
+
+  // Told how long each task of a parallel_for() took, in the order of their numbers.
+  class TaskObserver {
+   public:
+    virtual ~TaskObserver() = default;
+    virtual void observe(std::span<const float> seconds) = 0;
+  };
+  // From now on the calling thread runs all tasks, one after the other, for measurements of how
+  // well work divides among more threads than there are cores (tests/bench/thread_share_bench.cc).
+  // It must live until it is taken away by null. Not while an op runs.
+  void observe(TaskObserver* observer) { observer_ = observer; }
+
   // Scratch of the whole context, or of the calling worker inside parallel_for: grows to the
   // largest request ever made and stays. Contents do not survive the op. 64-byte aligned.
   std::byte* shared_scratch(size_t bytes);
@@ -43,6 +62,7 @@ class CpuContext {
  private:
   struct Workers;
   void run(int64_t count, void (*call)(const void*, int64_t), const void* state);
+  void run_observed(int64_t count, void (*call)(const void*, int64_t), const void* state);
 
   int threads_;
   bool bf16_dot_ = false;
@@ -51,6 +71,7 @@ class CpuContext {
   enum class Int8 : uint8_t { kNone, kHadamard, kAll };
   Int8 int8_ = Int8::kNone;
   std::unique_ptr<Workers> workers_;
+  TaskObserver* observer_ = nullptr;
 };
 
 }  // namespace spillway::cpu

@@ -17,7 +17,8 @@ void run(CpuContext& context, const ConvertArgs& args);
 void run(CpuContext& context, const SampleArgs& args);
 void run(CpuContext& context, const ExpandArgs& args);
 void run(CpuContext& context, const LinearArgs& args);
-void run(CpuContext& context, const GatedLinearArgs& args);  // REQUIRES: halves of whole tiles
+// REQUIRES: has_whole_tiles(outputs of a half).
+void run(CpuContext& context, const GatedLinearArgs& args);
 void run(CpuContext& context, const AttentionArgs& args);
 
 }  // namespace spillway::cpu

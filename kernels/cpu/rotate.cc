@@ -116,10 +116,10 @@ namespace spillway::cpu {
 HWY_EXPORT(RotateRow);
 
 void run(CpuContext& context, const RotateArgs& args) {
-  constexpr int64_t kRowsPerTask = 8;
-  context.parallel_for((args.qkv.rows + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t task) {
-    const int64_t last = std::min(args.qkv.rows, (task + 1) * kRowsPerTask);
-    for (int64_t row = task * kRowsPerTask; row < last; ++row) {
+  const int64_t task_rows = context.task_rows(args.qkv.rows, 8);
+  context.parallel_for((args.qkv.rows + task_rows - 1) / task_rows, [&](int64_t task) {
+    const int64_t last = std::min(args.qkv.rows, (task + 1) * task_rows);
+    for (int64_t row = task * task_rows; row < last; ++row) {
       HWY_DYNAMIC_DISPATCH(RotateRow)(args, row);
     }
   });

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/rows.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/rows.cc"
@@ -45,24 +46,28 @@ float squares_of(const float* HWY_RESTRICT x, size_t count, float mean) {
   return total;
 }
 
-// `row` is a scratch row of the thread: the result in f32 before it is stored.
-void NormalizeRow(const NormArgs& args, int64_t index, float* HWY_RESTRICT row) {
+void NormalizePart(const NormArgs& args, int64_t row, int64_t column, int64_t width, DType dtype,
+                   float* HWY_RESTRICT numbers, std::byte* out) {
   const D d;
   const size_t lanes = hn::Lanes(d);
-  const auto count = static_cast<size_t>(args.in.columns);
-  const auto* x = reinterpret_cast<const float*>(args.in.row(index));
+  const auto all = static_cast<size_t>(args.in.columns), count = static_cast<size_t>(width);
+  const auto* const of_row = reinterpret_cast<const float*>(args.in.row(row));
   const bool centred = args.kind == NormKind::kLayerNorm;
-  const float mean = centred ? sum_of(x, count) / static_cast<float>(count) : 0.0f;
-  const float variance = squares_of(x, count, mean) / static_cast<float>(count);
+  const float mean = centred ? sum_of(of_row, all) / static_cast<float>(all) : 0.0f;
+  const float variance = squares_of(of_row, all, mean) / static_cast<float>(all);
   const V scale = hn::Set(d, 1.0f / std::sqrt(variance + args.epsilon));
   const V m = hn::Set(d, mean);
+  const float* const x = of_row + column;
+  const float* const weight = args.weight == nullptr ? nullptr : args.weight + column;
+  const float* const bias = args.bias == nullptr ? nullptr : args.bias + column;
+  float* const to = dtype == DType::kF32 ? reinterpret_cast<float*>(out) : numbers;
   for (size_t i = 0; i < count; i += lanes) {
     V v = hn::Mul(hn::Sub(load_up_to(d, x + i, count - i), m), scale);
-    if (args.weight != nullptr) v = hn::Mul(v, load_up_to(d, args.weight + i, count - i));
-    if (args.bias != nullptr) v = hn::Add(v, load_up_to(d, args.bias + i, count - i));
-    store_up_to(d, v, row + i, count - i);
+    if (weight != nullptr) v = hn::Mul(v, load_up_to(d, weight + i, count - i));
+    if (bias != nullptr) v = hn::Add(v, load_up_to(d, bias + i, count - i));
+    store_up_to(d, v, to + i, count - i);
   }
-  store_row(args.out.dtype, row, count, args.out.row(index));
+  if (dtype != DType::kF32) store_row(dtype, numbers, count, out);
 }
 
 // out[i] (+)= scale * the table's row, widened.
@@ -88,19 +93,17 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace spillway::cpu {
 
-HWY_EXPORT(NormalizeRow);
+HWY_EXPORT(NormalizePart);
 HWY_EXPORT(GatherRow);
 
 namespace {
 
-// Rows per task: a few microseconds of work.
-constexpr int64_t kRowsPerTask = 16;
-
 template <class Body>
 void for_rows(CpuContext& context, int64_t rows, const Body& body) {
-  context.parallel_for((rows + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t task) {
-    const int64_t last = std::min(rows, (task + 1) * kRowsPerTask);
-    for (int64_t row = task * kRowsPerTask; row < last; ++row) body(row);
+  const int64_t task_rows = context.task_rows(rows, 16);  // A few microseconds of work
+  context.parallel_for((rows + task_rows - 1) / task_rows, [&](int64_t task) {
+    const int64_t last = std::min(rows, (task + 1) * task_rows);
+    for (int64_t row = task * task_rows; row < last; ++row) body(row);
   });
 }
 
@@ -111,9 +114,15 @@ float* row_scratch(CpuContext& context, int64_t columns) {
 
 }  // namespace
 
+void normalize_part(const NormArgs& norm, int64_t row, int64_t column, int64_t width, DType dtype,
+                    float* numbers, std::byte* out) {
+  HWY_DYNAMIC_DISPATCH(NormalizePart)(norm, row, column, width, dtype, numbers, out);
+}
+
 void run(CpuContext& context, const NormArgs& args) {
   for_rows(context, args.in.rows, [&](int64_t row) {
-    HWY_DYNAMIC_DISPATCH(NormalizeRow)(args, row, row_scratch(context, args.in.columns));
+    normalize_part(args, row, 0, args.in.columns, args.out.dtype,
+                   row_scratch(context, args.in.columns), args.out.row(row));
   });
 }
 

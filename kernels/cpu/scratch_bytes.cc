@@ -4,18 +4,18 @@
 #include "kernels/base/linear_shapes.h"
 #include "kernels/base/processors.h"
 #include "kernels/cpu/attention_parts.h"
-#include "kernels/cpu/gemm_int8.h"
+#include "kernels/cpu/products.h"
 #include "kernels/cpu_scratch.h"
 
 namespace spillway {
 
 namespace {
 
-// Packed rows of one pass (linear.cc); wider rows are packed 96 at a time, in float32 at most.
-constexpr uint64_t kPackedBytes = uint64_t{4} << 20;
-static_assert(kPackedBytes >= cpu::kSpreadPartsBytesMax);
-constexpr uint64_t kPackedRows = 96;
-// A strip of rows multiplied by Hadamard matrices, and one in float32 (linear.cc).
+// A pass of a product packs these bytes of rows, or of wider rows kGemmRowsMax, in float32 at most.
+static_assert(cpu::kPackedBytesMax >= cpu::kSpreadPartsBytesMax);
+constexpr uint64_t kPackedRows = cpu::kGemmRowsMax;
+// A strip of rows that are normed, or multiplied by Hadamard matrices, and one in float32
+// (linear.cc).
 constexpr uint64_t kHadamardRows = 24 + 1;
 
 }  // namespace
@@ -55,7 +55,8 @@ uint64_t cpu_scratch_bytes(const ModelShape& shape, int64_t threads, int64_t pro
     expanded = std::max<uint64_t>(expanded, kHadamardRows * inputs * sizeof(float));
   }
   return static_cast<uint64_t>(threads) * round_up(std::max(attention, expanded), 4096) +
-         std::max(kPackedBytes, kPackedRows * round_up(widest, 64) * sizeof(float));
+         std::max<uint64_t>(cpu::kPackedBytesMax,
+                            kPackedRows * round_up(widest, 64) * sizeof(float));
 }
 
 }  // namespace spillway

@@ -40,6 +40,30 @@ void check_beginning(const AttentionArgs& args, const AttentionItem& item) {
   SPILLWAY_CHECK(!counted || args.kv.heads == 1 || item.beginning_scores_stride >= item.position);
 }
 
+void check_norm(const Stream& stream, const NormArgs& args) {
+  SPILLWAY_CHECK(args.in.dtype == DType::kF32 && activation_format(stream, args.out.dtype));
+  SPILLWAY_CHECK(args.in.rows == args.out.rows && args.in.columns == args.out.columns);
+}
+
+// The norm in front of a linear layer.
+void check_input(const Stream& stream, const ConstMatrixView& in, const WeightMatrix& weight,
+                 const std::optional<NormArgs>& norm) {
+  SPILLWAY_CHECK(activation_format(stream, in.dtype) && in.columns == weight.columns);
+  if (!norm) return;
+  check_norm(stream, *norm);
+  SPILLWAY_CHECK(norm->out.data == in.data && norm->out.dtype == in.dtype);
+  SPILLWAY_CHECK(norm->in.rows == in.rows && norm->in.columns == in.columns);
+}
+
+// Computes a linear layer's norm by itself.
+template <class Args>
+Args after_norm(Stream& stream, const Args& args) {
+  Args normed = args;
+  if (normed.norm) normalize(stream, *normed.norm);
+  normed.norm.reset();
+  return normed;
+}
+
 // The name and the rows are for the trace.
 template <class Args>
 void run_on_cpu(Stream& stream, const char* name, int64_t rows, const Args& args) {
@@ -89,8 +113,7 @@ void gather_rows(Stream& stream, const GatherArgs& args) {
 }
 
 void normalize(Stream& stream, const NormArgs& args) {
-  SPILLWAY_CHECK(args.in.dtype == DType::kF32 && activation_format(stream, args.out.dtype));
-  SPILLWAY_CHECK(args.in.rows == args.out.rows && args.in.columns == args.out.columns);
+  check_norm(stream, args);
   dispatch(stream, "normalize", args.in.rows, args);
 }
 
@@ -135,10 +158,9 @@ void expand_rows(Stream& stream, const ExpandArgs& args) {
 }
 
 void linear(Stream& stream, const LinearArgs& args) {
-  SPILLWAY_CHECK(activation_format(stream, args.in.dtype));
+  check_input(stream, args.in, args.weight, args.norm);
   SPILLWAY_CHECK(activation_format(stream, args.out.dtype));
-  SPILLWAY_CHECK(args.in.rows == args.out.rows);
-  SPILLWAY_CHECK(args.in.columns == args.weight.columns && args.out.columns == args.weight.rows);
+  SPILLWAY_CHECK(args.in.rows == args.out.rows && args.out.columns == args.weight.rows);
   SPILLWAY_CHECK(!args.accumulate ||
                  (args.activation == Activation::kNone && args.out.dtype == DType::kF32));
   SPILLWAY_CHECK(args.scale == 1.0f ||
@@ -146,17 +168,19 @@ void linear(Stream& stream, const LinearArgs& args) {
   SPILLWAY_CHECK(args.rounded_bias == nullptr ||
                  (args.bias != nullptr && args.out.dtype != DType::kF32));
   if (args.in.rows == 0) return;
+  if (args.norm && stream.kind() != DeviceKind::kCpu)
+    return linear(stream, after_norm(stream, args));
   dispatch(stream, "linear", args.in.rows, args);
 }
 
 MatrixView linear_gated(Stream& stream, const GatedLinearArgs& args) {
+  check_input(stream, args.in, args.weight, args.norm);
   SPILLWAY_CHECK(args.weight.rows % 2 == 0 && args.inner.columns == args.weight.rows);
-  SPILLWAY_CHECK(args.inner.stride >= args.inner.columns);
-  SPILLWAY_CHECK(args.in.rows == args.inner.rows && args.in.columns == args.weight.columns);
+  SPILLWAY_CHECK(args.inner.stride >= args.inner.columns && args.in.rows == args.inner.rows);
+  SPILLWAY_CHECK(activation_format(stream, args.inner.dtype));
   MatrixView out = args.inner;
   out.columns = args.weight.rows / 2;
   if (stream.kind() == DeviceKind::kCpu && cpu::has_whole_tiles(out.columns)) {
-    SPILLWAY_CHECK(float_or_bf16(args.in.dtype) && float_or_bf16(args.inner.dtype));
     out.stride = out.columns;
     if (args.in.rows > 0) run_on_cpu(stream, "linear", args.in.rows, args);
     return out;
@@ -165,7 +189,8 @@ MatrixView linear_gated(Stream& stream, const GatedLinearArgs& args) {
                   .weight = args.weight,
                   .bias = args.bias,
                   .rounded_bias = args.rounded_bias,
-                  .out = args.inner});
+                  .out = args.inner,
+                  .norm = args.norm});
   gate_rows(stream, {.activation = args.activation, .in = args.inner, .out = out});
   return out;
 }

@@ -1,5 +1,6 @@
-// A gated MLP's first linear layer on every device against its definition; on the CPU also against
-// linear() and gate_rows(), one after the other.
+// A gated MLP and its first linear layer on every device: the layer against its definition, on the
+// CPU also against linear() and gate_rows(), and the MLP against its two layers, one after the
+// other.
 //
 // SPILLWAY_EMULATION_SEED: 1 2
 #include <catch2/catch.hpp>

@@ -129,6 +129,45 @@ TEST_CASE("linear multiplies its inputs by Hadamard matrices where the weights w
   }
 }
 
+TEST_CASE("a norm in front of linear is that norm by itself", "[sanitizer]") {
+  const auto format = GENERATE(Format::kF32, Format::kBF16, Format::kQ4, Format::kQ8);
+  const auto kind = GENERATE(NormKind::kLayerNorm, NormKind::kRmsNorm);
+  // Few rows are packed in parts of 1,024 columns.
+  const auto c = GENERATE(LinearCase{1, 64, 64, 64}, LinearCase{9, 70, 2100, 128},
+                          LinearCase{97, 64, 70, 64}, LinearCase{3, 64, 1030, 64});
+  for (const auto& device : test::test_devices()) {
+    if (!test::thorough() && c.rows * c.inputs > 5000) continue;
+    INFO(device->name() << ", format " << format_name(format) << " rows " << c.rows << " inputs "
+                        << c.inputs);
+    const auto stream = device->new_stream("test");
+    const DType type = device->activation_dtype(format);
+    const PackedMatrix packed(device->matrix_layout(format), format,
+                              random_floats(c.outputs * c.inputs, 2), c.outputs, c.inputs,
+                              c.slab_rows);
+    const DeviceMatrix weights(*device, *stream, packed);
+    const DeviceArray<float> x(*device, *stream, random_floats(c.rows * c.inputs, 1)),
+        weight(*device, *stream, random_floats(c.inputs, 3)),
+        bias(*device, *stream, random_floats(c.inputs, 4)),
+        out(*device, *stream, std::vector<float>(static_cast<size_t>(c.rows * c.outputs)));
+    const DeviceArray<std::byte> normed(
+        *device, *stream,
+        std::vector<std::byte>(static_cast<size_t>(c.rows * c.inputs) * dtype_bytes(type)));
+    const MatrixView in = dense_matrix(normed.data(), type, c.rows, c.inputs);
+    LinearArgs args{.in = in, .weight = weights.matrix(), .out = out.matrix(c.rows, c.outputs)};
+    args.norm = NormArgs{.kind = kind,
+                         .in = x.matrix(c.rows, c.inputs),
+                         .weight = weight.data(),
+                         .bias = bias.data(),
+                         .out = in};
+    linear(*stream, args);
+    const auto found = out.read();
+    normalize(*stream, *args.norm);
+    args.norm.reset();
+    linear(*stream, args);
+    CHECK(found == out.read());
+  }
+}
+
 // Slabs one behind the other are one product; a GPU's library may sum the larger one otherwise.
 TEST_CASE("linear over slabs that lie together is that over slabs apart", "[sanitizer]") {
   constexpr int64_t kRows = 3, kOutputs = 150, kInputs = 40;
