@@ -37,8 +37,7 @@ class CpuContext {
         count, [](const void* state, int64_t i) { (*static_cast<const Body*>(state))(i); }, &body);
   }
 
-  // Rows of each task where a row is a task's work: at most `most`, and fewer where there would be
-  // too few tasks for all threads.
+  // How many of `rows` rows one task takes: `most`, or fewer where that would leave threads idle.
   int64_t task_rows(int64_t rows, int64_t most) const {
     return std::clamp<int64_t>(rows / (2 * threads_), 1, most);
   }

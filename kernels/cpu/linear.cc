@@ -28,16 +28,14 @@ int64_t rows_per_pass(size_t row_bytes) {
 
 // What goes into a layer, [rows, columns] in `type`, and how it comes about.
 struct LayerInput {
-  ConstMatrixView in;     // As it lies; the norm's float32 input where there is a norm
-  const NormArgs* norm;   // Null: none
-  DType type;             // After the norm
-  int64_t first_row = 0;  // Of `in` in the norm's input
+  ConstMatrixView in;    // As it lies; the norm's float32 input where there is a norm
+  const NormArgs* norm;  // Null: none
+  DType type;            // After the norm
 
   LayerInput rows(int64_t first, int64_t count) const {
     LayerInput part = *this;
     part.in.data = in.row(first);
     part.in.rows = count;
-    part.first_row += first;
     return part;
   }
 };
@@ -55,6 +53,7 @@ ConstMatrixView prepared(CpuContext& context, const LayerInput& strip, bool hada
   part.data += static_cast<size_t>(column) * dtype_bytes(part.dtype);
   part.columns = width;
   if (strip.norm == nullptr && !hadamard) return part;
+  SPILLWAY_CHECK(part.rows <= kStripRowsMax);
   const auto count = static_cast<size_t>(width);
   const size_t row_bytes = count * dtype_bytes(strip.type);
   const size_t numbers_bytes = round_up(count * sizeof(float), 64);  // A row in float32
@@ -65,14 +64,13 @@ ConstMatrixView prepared(CpuContext& context, const LayerInput& strip, bool hada
   for (int64_t row = 0; row < part.rows; ++row) {
     std::byte* const to = rows + static_cast<size_t>(row) * row_bytes;
     if (!hadamard) {
-      normalize_part(*strip.norm, strip.first_row + row, column, width, strip.type, numbers, to);
+      normalize_part(*strip.norm, strip.in.row(row), column, width, strip.type, numbers, to);
       continue;
     }
     if (strip.norm == nullptr) {
       convert_numbers(part.dtype, part.row(row), DType::kF32, memory, count);
     } else {
-      normalize_part(*strip.norm, strip.first_row + row, column, width, DType::kF32, numbers,
-                     memory);
+      normalize_part(*strip.norm, strip.in.row(row), column, width, DType::kF32, numbers, memory);
     }
     multiply_by_hadamard(HadamardOf::kInputs, width, numbers);
     convert_numbers(DType::kF32, memory, strip.type, to, count);

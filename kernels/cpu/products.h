@@ -34,6 +34,9 @@ constexpr size_t kPackedBytesMax = size_t{9} << 19;
 // Packing tasks per block of kGemmRowsMax rows.
 constexpr int64_t kPackTasks = 4;
 
+// Most rows of a strip, of any product: sizes the memory in which a strip is normed.
+constexpr int64_t kStripRowsMax = 24;
+
 // Scratch memory is sized for a multiple of this: matrix units multiply this many rows.
 constexpr uint64_t kRowsMultiple = 32;
 static_assert(kRowsMultiple % kTileRows == 0);

@@ -46,12 +46,12 @@ float squares_of(const float* HWY_RESTRICT x, size_t count, float mean) {
   return total;
 }
 
-void NormalizePart(const NormArgs& args, int64_t row, int64_t column, int64_t width, DType dtype,
-                   float* HWY_RESTRICT numbers, std::byte* out) {
+void NormalizePart(const NormArgs& args, const std::byte* row, int64_t column, int64_t width,
+                   DType dtype, float* HWY_RESTRICT numbers, std::byte* out) {
   const D d;
   const size_t lanes = hn::Lanes(d);
   const auto all = static_cast<size_t>(args.in.columns), count = static_cast<size_t>(width);
-  const auto* const of_row = reinterpret_cast<const float*>(args.in.row(row));
+  const auto* const of_row = reinterpret_cast<const float*>(row);
   const bool centred = args.kind == NormKind::kLayerNorm;
   const float mean = centred ? sum_of(of_row, all) / static_cast<float>(all) : 0.0f;
   const float variance = squares_of(of_row, all, mean) / static_cast<float>(all);
@@ -114,14 +114,14 @@ float* row_scratch(CpuContext& context, int64_t columns) {
 
 }  // namespace
 
-void normalize_part(const NormArgs& norm, int64_t row, int64_t column, int64_t width, DType dtype,
-                    float* numbers, std::byte* out) {
+void normalize_part(const NormArgs& norm, const std::byte* row, int64_t column, int64_t width,
+                    DType dtype, float* numbers, std::byte* out) {
   HWY_DYNAMIC_DISPATCH(NormalizePart)(norm, row, column, width, dtype, numbers, out);
 }
 
 void run(CpuContext& context, const NormArgs& args) {
   for_rows(context, args.in.rows, [&](int64_t row) {
-    normalize_part(args, row, 0, args.in.columns, args.out.dtype,
+    normalize_part(args, args.in.row(row), 0, args.in.columns, args.out.dtype,
                    row_scratch(context, args.in.columns), args.out.row(row));
   });
 }

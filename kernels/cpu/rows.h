@@ -8,10 +8,10 @@
 
 namespace spillway::cpu {
 
-// Columns [column, column + width) of row `row` of a norm's result, by its kind, weight and bias:
-// to `out` in `dtype`, kF32 or kBF16. `numbers` has room for `width` floats; it is not used for
-// kF32. A column has the bits that normalize() gives it.
-void normalize_part(const NormArgs& norm, int64_t row, int64_t column, int64_t width, DType dtype,
-                    float* numbers, std::byte* out);
+// Columns [column, column + width) of what the norm makes of `row`, which is f32 and of its
+// in.columns: to `out` in `dtype`, kF32 or kBF16. `numbers` has room for `width` floats; it is not
+// used for kF32. A column has the bits that normalize() gives it.
+void normalize_part(const NormArgs& norm, const std::byte* row, int64_t column, int64_t width,
+                    DType dtype, float* numbers, std::byte* out);
 
 }  // namespace spillway::cpu

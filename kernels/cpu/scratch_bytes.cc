@@ -16,7 +16,7 @@ static_assert(cpu::kPackedBytesMax >= cpu::kSpreadPartsBytesMax);
 constexpr uint64_t kPackedRows = cpu::kGemmRowsMax;
 // A strip of rows that are normed, or multiplied by Hadamard matrices, and one in float32
 // (linear.cc).
-constexpr uint64_t kHadamardRows = 24 + 1;
+constexpr uint64_t kPreparedRows = cpu::kStripRowsMax + 1;
 
 }  // namespace
 
@@ -52,7 +52,7 @@ uint64_t cpu_scratch_bytes(const ModelShape& shape, int64_t threads, int64_t pro
     expanded =
         std::max<uint64_t>(expanded, (gated ? 2 : 1) * cpu::int8_scratch_bytes_max(linear.inputs));
     const auto inputs = round_up(static_cast<uint64_t>(linear.inputs), 64);
-    expanded = std::max<uint64_t>(expanded, kHadamardRows * inputs * sizeof(float));
+    expanded = std::max<uint64_t>(expanded, kPreparedRows * inputs * sizeof(float));
   }
   return static_cast<uint64_t>(threads) * round_up(std::max(attention, expanded), 4096) +
          std::max<uint64_t>(cpu::kPackedBytesMax,

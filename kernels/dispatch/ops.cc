@@ -55,15 +55,6 @@ void check_input(const Stream& stream, const ConstMatrixView& in, const WeightMa
   SPILLWAY_CHECK(norm->in.rows == in.rows && norm->in.columns == in.columns);
 }
 
-// Computes a linear layer's norm by itself.
-template <class Args>
-Args after_norm(Stream& stream, const Args& args) {
-  Args normed = args;
-  if (normed.norm) normalize(stream, *normed.norm);
-  normed.norm.reset();
-  return normed;
-}
-
 // The name and the rows are for the trace.
 template <class Args>
 void run_on_cpu(Stream& stream, const char* name, int64_t rows, const Args& args) {
@@ -168,8 +159,12 @@ void linear(Stream& stream, const LinearArgs& args) {
   SPILLWAY_CHECK(args.rounded_bias == nullptr ||
                  (args.bias != nullptr && args.out.dtype != DType::kF32));
   if (args.in.rows == 0) return;
-  if (args.norm && stream.kind() != DeviceKind::kCpu)
-    return linear(stream, after_norm(stream, args));
+  if (args.norm && stream.kind() != DeviceKind::kCpu) {
+    normalize(stream, *args.norm);
+    LinearArgs normed = args;
+    normed.norm.reset();
+    return linear(stream, normed);
+  }
   dispatch(stream, "linear", args.in.rows, args);
 }
 
