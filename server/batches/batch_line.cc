@@ -149,6 +149,17 @@ void refuse_repeated_id(BatchLine* line) {
   line->body.clear();
 }
 
+ApiError crashed_row() {
+  ApiError error;
+  error.status = 500;
+  error.type = "server_error";
+  error.code = "row_crashed";
+  error.message =
+      "The program crashed with this request running, and again with nothing else running; it was "
+      "not tried again.";
+  return error;
+}
+
 void IgnoredNames::add(const CompletionCall& call) {
   constexpr size_t kNamesMax = 8;
   if (call.ignored.empty() && call.ignored_more == 0) return;

@@ -63,6 +63,9 @@ class CustomIds {
 // Turns a line that has no error into that of a duplicate custom_id.
 void refuse_repeated_id(BatchLine* line);
 
+// The result of a line that ends the program again and again.
+ApiError crashed_row();
+
 // Collects parameters in lines of a batch that have no effect here.
 class IgnoredNames {
  public:

@@ -56,17 +56,6 @@ class Mailbox {
   std::deque<Answer> answers_;
 };
 
-ApiError crashed_row() {
-  ApiError error;
-  error.status = 500;
-  error.type = "server_error";
-  error.code = "row_crashed";
-  error.message =
-      "The program crashed with this request running, and again with nothing else running; it was "
-      "not tried again.";
-  return error;
-}
-
 ApiError too_many_sequences(int64_t sequences, int64_t most) {
   ApiError error =
       invalid_value("n", "times the number of prompts gives " + std::to_string(sequences) +
@@ -76,17 +65,17 @@ ApiError too_many_sequences(int64_t sequences, int64_t most) {
 
 // A row that is parsed and waits to be started.
 struct Ready {
-  BatchLine line;
+  BatchRow row;
   CompletionCall call;
   int64_t faults = 0;  // Faults of the machine that it was in
   int64_t sequences() const { return static_cast<int64_t>(call.requests.size()); }
   // Memory that it may take from its start until its result is in the journal.
-  uint64_t bytes() const { return answer_bytes(call) + line.body.size(); }
+  uint64_t bytes() const { return answer_bytes(call) + row.line.body.size(); }
 };
 
 // A running call, kept for its answer and for cancel().
 struct Flight {
-  BatchLine line;
+  BatchRow row;
   std::shared_ptr<CompletionRun> run;
   int64_t faults = 0;
   int64_t sequences = 0;
@@ -103,23 +92,24 @@ int64_t window_of(const BatchJob& job) {
 
 class Runner {
  public:
-  explicit Runner(const BatchJob& job)
+  Runner(const BatchJob& job, BatchRows& rows)
       : job_(job),
+        rows_(rows),
         window_(window_of(job)),
         refill_(std::clamp<int64_t>(window_ / 4, 1, kStartRowsMax)),
         mailbox_(std::make_shared<Mailbox>()),
         retry_(job.retry, window_) {
     for (int64_t slot = window_; slot > 0; --slot) slots_.push_back(static_cast<size_t>(slot - 1));
     progress_.lines_total = job.rows;
-    progress_.lines_before = job.journal->counts().finished;
-    generated_before_ = job.journal->counts().generated_tokens;
+    progress_.lines_before = rows.counts().finished;
+    generated_before_ = rows.counts().generated_tokens;
     generated_at_start_ = job.scheduler->stats().generated_tokens;
   }
 
   Result<BatchProgress> run() {
     Status status = loop();
     if (!status.ok()) stop_all();
-    const Status committed = job_.journal->commit();
+    const Status committed = rows_.commit();
     if (status.ok()) status = committed;
     refresh();
     if (!status.ok()) return status;
@@ -132,23 +122,20 @@ class Runner {
       if (job_.interrupted()) return wind_down();
       SPILLWAY_RETURN_IF_ERROR(retry_or_give_up());
       SPILLWAY_RETURN_IF_ERROR(fill());
-      SPILLWAY_RETURN_IF_ERROR(collect(may_start() ? std::chrono::milliseconds(0) : kPoll));
+      const bool starts = !waits_ && may_start();
+      SPILLWAY_RETURN_IF_ERROR(collect(starts ? std::chrono::milliseconds(0) : kPoll));
       SPILLWAY_RETURN_IF_ERROR(commit_if_due());
       refresh();
       if (job_.show) job_.show(progress_);
     }
-    return set_aside_.empty() ? Status() : rows_left_over();
+    return rows_.left_over();
   }
 
-  bool done() const {
-    return at_end_ && !next_ && again_.empty() && parties_.empty() && flights_.empty();
-  }
+  bool done() const { return at_end_ && !next_ && again_.empty() && flights_.empty(); }
 
-  // Whether there are rows to start, and enough capacity to make a round of starts worth it.
+  // Whether there may be rows to start, and enough capacity to make a round of starts worth it.
   bool may_start() {
-    if (at_end_ && !next_ && again_.empty() && (parties_.empty() || !flights_.empty())) {
-      return false;
-    }
+    if (at_end_ && !next_ && again_.empty()) return false;
     if (retry_.holds(Clock::now())) return false;
     if (in_flight_ == 0) return true;
     if (next_ && !has_memory(*next_)) return false;
@@ -162,12 +149,13 @@ class Runner {
 
   // Starts rows while there is capacity.
   Status fill() {
+    waits_ = false;
     if (!may_start()) return {};
     for (int64_t read = 0; read < kStartRowsMax; ++read) {
       if (!next_) SPILLWAY_RETURN_IF_ERROR(find_next());
       if (!next_) {
-        if (at_end_) break;
-        continue;  // That line had its result, or waits with its party.
+        if (at_end_ || waits_) break;
+        continue;  // That row has its result.
       }
       if (in_flight_ == 0) room_ = window_;
       room_ = std::min(room_, retry_.at_once(next_->faults));
@@ -180,76 +168,36 @@ class Runner {
     return {};
   }
 
-  // Finds the next row to run: rows failed by the machine, then the input's, last the suspects.
+  // Finds the next row to run: rows failed by the machine, then new ones.
   Status find_next() {
-    if (again_.empty() && at_end_ && flights_.empty() && !parties_.empty()) {
-      again_ = std::move(parties_.begin()->second);
-      parties_.erase(parties_.begin());
-      SPILLWAY_RETURN_IF_ERROR(commit());  // Commit before rows that may crash the program
-      log_info("Running " + std::to_string(again_.size()) +
-               " of the lines that ran in a crash, by themselves.");
-    }
     if (again_.empty()) return at_end_ ? Status() : read_next();
     next_ = std::move(again_.front());
     again_.pop_front();
     return {};
   }
 
-  Result<bool> next_of_file(BatchLine* line) {
-    InputLine text;
-    SPILLWAY_ASSIGN_OR_RETURN(const bool found, job_.input->next(&text));
-    if (!found) return false;
-    *line = read_batch_line(text, *job_.context);
-    ids_.check(line);
-    return true;
-  }
-
-  // As next_of_file(), but skips lines with a result: every line is a read of its own.
-  Result<bool> next_of_order(BatchLine* line) {
-    const std::vector<BatchOrder::Line>& lines = job_.order->lines();
-    while (started_lines_ < lines.size() && job_.journal->finished(lines[started_lines_].number)) {
-      ++started_lines_;
-    }
-    if (started_lines_ == lines.size()) return false;
-    const BatchOrder::Line& place = lines[started_lines_++];
-    job_.input->go_to(place.offset, place.number);
-    InputLine text;
-    SPILLWAY_ASSIGN_OR_RETURN(const bool found, job_.input->next(&text));
-    SPILLWAY_CHECK(found && text.number == place.number);  // The bytes are those of the first pass.
-    *line = read_batch_line(text, *job_.context);
-    if (place.repeats_id) refuse_repeated_id(line);
-    return true;
-  }
-
-  // Reads one line. Leaves it in next_ if it has to run now; otherwise it has its result or waits.
+  // Takes a new row. Leaves it in next_ if it has to run; otherwise it has its result.
   Status read_next() {
-    BatchLine line;
-    SPILLWAY_ASSIGN_OR_RETURN(const bool found,
-                              job_.order == nullptr ? next_of_file(&line) : next_of_order(&line));
-    if (!found) {
-      at_end_ = true;
-      return {};
-    }
-    if (job_.journal->finished(line.number)) return {};
-    const Suspect* suspect = job_.journal->suspect(line.number);
-    if (!line.error && suspect != nullptr && suspect->convicted) line.error = crashed_row();
-    if (line.error) return fail(line, *line.error);
-    auto parsed = parse_batch_line(line, *job_.context, job_.seed);
-    if (const auto* error = std::get_if<ApiError>(&parsed)) return fail(line, *error);
-    Ready ready{std::move(line), std::get<CompletionCall>(std::move(parsed))};
+    BatchRow row;
+    const auto in_flight = static_cast<int64_t>(flights_.size());
+    const int64_t room = std::max<int64_t>(1, (in_flight_ == 0 ? window_ : room_) - in_flight_);
+    SPILLWAY_ASSIGN_OR_RETURN(const BatchRows::Next found, rows_.next(in_flight, room, &row));
+    at_end_ = found == BatchRows::Next::kEnd;
+    waits_ = found == BatchRows::Next::kLater;
+    if (found != BatchRows::Next::kRow) return {};
+    if (row.line.error) return fail(row, *row.line.error);
+    auto parsed = parse_batch_line(row.line, *job_.context, row.seed);
+    if (const auto* error = std::get_if<ApiError>(&parsed)) return fail(row, *error);
+    Ready ready{std::move(row), std::get<CompletionCall>(std::move(parsed))};
     for (Request& request : ready.call.requests) assign(request);
     if (job_.ignored != nullptr) job_.ignored->add(ready.call);
     if (ready.sequences() > window_) {
-      return fail(ready.line, too_many_sequences(ready.sequences(), window_));
+      return fail(ready.row, too_many_sequences(ready.sequences(), window_));
     }
     if (ready.bytes() > job_.answers_bytes_max) {
-      return fail(ready.line, answer_too_large(ready.bytes(), job_.answers_bytes_max));
+      return fail(ready.row, answer_too_large(ready.bytes(), job_.answers_bytes_max));
     }
-    if (suspect != nullptr) {
-      parties_[suspect->party].push_back(std::move(ready));
-    } else {
-      next_ = std::move(ready);
-    }
+    next_ = std::move(ready);
     return {};
   }
 
@@ -263,7 +211,7 @@ class Runner {
   }
 
   Status submit(Ready ready) {
-    const int64_t row = ready.line.number;
+    const int64_t row = ready.row.key;
     Flight flight;
     flight.faults = ready.faults;
     flight.sequences = ready.sequences();
@@ -283,7 +231,7 @@ class Runner {
     };
     auto started = CompletionRun::start(*job_.scheduler, job_.context->tokenizer,
                                         std::move(ready.call), std::move(events));
-    flight.line = std::move(ready.line);
+    flight.row = std::move(ready.row);
     if (const auto* error = std::get_if<ApiError>(&started)) {
       job_.marks.set(flight.slot, 0);
       return refused(std::move(flight), *error);
@@ -299,13 +247,13 @@ class Runner {
   Status refused(Flight flight, const ApiError& error) {
     const std::string why = with_cause(error).message;
     if (error.status == 503 || !job_.scheduler->stats().healthy) return {Code::kDeviceLost, why};
-    if (error.status != 429 && error.status < 500) return fail(flight.line, error);
+    if (error.status != 429 && error.status < 500) return fail(flight.row, error);
     return machine_failed(std::move(flight), {Code::kCapacity, why});
   }
 
-  // Writes the answers that have arrived to the journal.
+  // Hands on the answers that have arrived.
   Status collect(std::chrono::milliseconds timeout) {
-    Status first_error;
+    Status first_error = rows_.tick();
     for (Answer& answer : mailbox_->take(timeout)) {
       const auto found = flights_.find(answer.row);
       SPILLWAY_CHECK(found != flights_.end());
@@ -321,17 +269,17 @@ class Runner {
   }
 
   Status record(Flight flight, const CompletionResult& result) {
-    const BatchLine& line = flight.line;
+    const BatchRow& row = flight.row;
     if (!result.error) {
-      const CompletionHead head = batch_head(job_.run_id, line, std::time(nullptr));
+      const CompletionHead head = batch_head(row.run_id, row.line, std::time(nullptr));
       retry_.success();
-      return finish({line.number, false, result.usage.prompt_tokens, result.usage.generated_tokens,
-                     answer_line(job_.run_id, line,
+      return finish({row.key, false, result.usage.prompt_tokens, result.usage.generated_tokens,
+                     answer_line(row.run_id, row.line,
                                  answer_body(head, flight.run->call(), *job_.context, result))});
     }
     if (result.own_fault) {
       retry_.success();
-      return fail(line, with_cause(*result.error));
+      return fail(row, with_cause(*result.error));
     }
     // The first cause counts: when one sequence of a row fails, its others are cancelled, too.
     const bool cancelled = result.engine.ok() || result.engine.code() == Code::kCancelled;
@@ -345,15 +293,13 @@ class Runner {
     retry_.fault();
     if (cause_.message() != cause.message()) log_error("The engine failed: " + text_of(cause));
     cause_ = cause;
-    if (++flight.faults > job_.retry.faults_max) {
-      set_aside_.push_back(flight.line.number);
-    } else if (!stopping_) {
-      auto parsed = parse_batch_line(flight.line, *job_.context, job_.seed);
-      auto* call = std::get_if<CompletionCall>(&parsed);
-      SPILLWAY_CHECK(call != nullptr);  // It parsed before
-      for (Request& request : call->requests) assign(request);
-      again_.push_back({std::move(flight.line), std::move(*call), flight.faults});
-    }
+    if (++flight.faults > job_.retry.faults_max) return rows_.set_aside(flight.row.key, cause);
+    if (stopping_) return {};
+    auto parsed = parse_batch_line(flight.row.line, *job_.context, flight.row.seed);
+    auto* call = std::get_if<CompletionCall>(&parsed);
+    SPILLWAY_CHECK(call != nullptr);  // It parsed before
+    for (Request& request : call->requests) assign(request);
+    again_.push_back({std::move(flight.row), std::move(*call), flight.faults});
     return {};
   }
 
@@ -371,25 +317,18 @@ class Runner {
     return {};
   }
 
-  Status rows_left_over() const {
-    return cause_.at(std::to_string(set_aside_.size()) +
-                     " lines failed in every try, by no fault of their own, line " +
-                     std::to_string(*std::min_element(set_aside_.begin(), set_aside_.end())) +
-                     " the first of them");
-  }
-
-  Status fail(const BatchLine& line, const ApiError& error) {
+  Status fail(const BatchRow& row, const ApiError& error) {
     SPILLWAY_RETURN_IF_ERROR(
-        finish({line.number, true, 0, 0, error_line(job_.run_id, line, error)}));
-    const int64_t failed = job_.journal->counts().failed;
+        finish({row.key, true, 0, 0, error_line(row.run_id, row.line, error)}));
+    const int64_t failed = rows_.counts().failed;
     if (!job_.errors_max || failed <= *job_.errors_max) return {};
     return {Code::kCapacity, std::to_string(failed) + " lines have failed, and --max-errors is " +
                                  std::to_string(*job_.errors_max) + " (line " +
-                                 std::to_string(line.number) + ": " + error.message + ")"};
+                                 std::to_string(row.line.number) + ": " + error.message + ")"};
   }
 
   Status finish(const JournalRow& row) {
-    SPILLWAY_RETURN_IF_ERROR(job_.journal->finish(row));
+    SPILLWAY_RETURN_IF_ERROR(rows_.finish(row));
     ++uncommitted_;
     return {};
   }
@@ -401,7 +340,7 @@ class Runner {
   }
 
   Status commit() {
-    SPILLWAY_RETURN_IF_ERROR(job_.journal->commit());
+    SPILLWAY_RETURN_IF_ERROR(rows_.commit());
     uncommitted_ = 0;
     committed_ = Clock::now();
     return {};
@@ -460,7 +399,7 @@ class Runner {
   static std::string text_of(const Status& status) { return std::string(status.message()); }
 
   void refresh() {
-    const JournalCounts& counts = job_.journal->counts();
+    const JournalCounts counts = rows_.counts();
     progress_.lines_done = counts.finished;
     progress_.lines_failed = counts.failed;
     progress_.prompt_tokens = counts.prompt_tokens;
@@ -473,26 +412,24 @@ class Runner {
   }
 
   const BatchJob& job_;
+  BatchRows& rows_;
   const int64_t window_;  // Sequences in flight at most: enough to fill the block and its queue
   const int64_t refill_;  // Capacity that is worth a round of starts
   std::shared_ptr<Mailbox> mailbox_;
-  CustomIds ids_;             // Of lines in the input's order
-  size_t started_lines_ = 0;  // Of job_.order
 
   bool at_end_ = false;
+  bool waits_ = false;  // There was no row when one was asked for last.
   std::optional<Ready> next_;
-  std::deque<Ready> again_;  // Failed by the machine, or a party of suspects whose turn it is
-  std::map<int64_t, std::deque<Ready>> parties_;  // Suspects of a crash, which wait for all others
-  std::map<int64_t, Flight> flights_;             // By row
-  std::vector<size_t> slots_;                     // Free slots of the crash mark
-  int64_t in_flight_ = 0;                         // Sequences
+  std::deque<Ready> again_;            // Failed by the machine
+  std::map<int64_t, Flight> flights_;  // By key
+  std::vector<size_t> slots_;          // Free slots of the crash mark
+  int64_t in_flight_ = 0;              // Sequences
   uint64_t bytes_in_flight_ = 0;
   int64_t room_ = 0;  // Capacity in sequences, given the rows in flight
   bool stopping_ = false;
 
   BatchRetry retry_;
   Status cause_;  // The last fault of the machine
-  std::vector<int64_t> set_aside_;
 
   int64_t uncommitted_ = 0;
   double started_ = steady_seconds();
@@ -504,8 +441,8 @@ class Runner {
 
 }  // namespace
 
-Result<BatchProgress> run_rows(const BatchJob& job) {
-  return Runner(job).run();
+Result<BatchProgress> run_rows(const BatchJob& job, BatchRows& rows) {
+  return Runner(job, rows).run();
 }
 
 }  // namespace spillway

@@ -1,5 +1,5 @@
-// The core of a batch: passes rows of the input through the scheduler into the journal, in bounded
-// memory, many in flight at once.
+// The core of a batch: passes rows from where they come from through the scheduler to where their
+// results go (batch_rows.h), in bounded memory, many in flight at once.
 //
 // A row's own fault (a bad line, numbers that are not finite, a crash of the program) becomes its
 // result. A fault of the machine (a read that fails, bytes that do not match their checksum, no
@@ -16,28 +16,20 @@
 #include <string>
 
 #include "kernels/base/status.h"
-#include "scheduler/journal.h"
 #include "scheduler/scheduler.h"
 #include "server/api/completion.h"
-#include "server/batches/batch_input.h"
 #include "server/batches/batch_line.h"
-#include "server/batches/batch_order.h"
 #include "server/batches/batch_progress.h"
 #include "server/batches/batch_retry.h"
+#include "server/batches/batch_rows.h"
 #include "server/batches/crash_mark.h"
 
 namespace spillway {
 
 struct BatchJob {
-  BatchInput* input = nullptr;  // Positioned at its first line
-  // The order in which rows start; null: the input's.
-  const BatchOrder* order = nullptr;
-  Journal* journal = nullptr;
   Scheduler* scheduler = nullptr;
   const ApiContext* context = nullptr;
-  std::string run_id;
-  uint64_t seed = 0;
-  int64_t rows = 0;  // In the input
+  int64_t rows = 0;  // In all, for the progress that is shown
 
   std::function<bool()> interrupted;
   std::function<void(const BatchProgress&)> show;
@@ -56,11 +48,10 @@ struct BatchJob {
   uint64_t answers_bytes_max = UINT64_MAX;
 };
 
-// Runs every row without a result in the journal; suspects of a crash last. All finished rows are
-// committed when it returns, with an error too, unless the commit fails. kCancelled: interrupted.
-// kInvalidArgument: the input has changed. kDeviceLost, kIoError, kCorruption, kCapacity: the
-// engine fails rows, or too many failed by themselves; rows that the engine failed have no result.
-// Blocks; checks `interrupted` a few times a second.
-Result<BatchProgress> run_rows(const BatchJob& job);
+// Runs all rows until there are no more. All finished rows are committed when it returns, with an
+// error too, unless the commit fails. kCancelled: interrupted. kDeviceLost, kIoError, kCorruption,
+// kCapacity: the engine fails rows, or too many failed by themselves; rows that the engine failed
+// have no result. Also errors of `rows`. Blocks; checks `interrupted` a few times a second.
+Result<BatchProgress> run_rows(const BatchJob& job, BatchRows& rows);
 
 }  // namespace spillway

@@ -16,6 +16,7 @@
 #include "server/batches/batch_check.h"
 #include "server/batches/batch_input.h"
 #include "server/batches/batch_results.h"
+#include "server/batches/file_rows.h"
 #include "server/log.h"
 
 namespace spillway {
@@ -382,13 +383,10 @@ Status BatchWorker::run_lines(const BatchRecord& record) {
     if (!serves(context, name)) context.model_names.push_back(name);
   }
   options_.marks.set_run(crash_run_of(record.id));
+  FileRows rows(input, /*order=*/nullptr, journal, context, {run_id_of(record.id), options_.seed});
   BatchJob job;
-  job.input = &input;
-  job.journal = &journal;
   job.scheduler = &scheduler_;
   job.context = &context;
-  job.run_id = run_id_of(record.id);
-  job.seed = options_.seed;
   job.rows = summary.rows;
   job.sequences_max = options_.sequences_max;
   job.priority = kBatchPriority;
@@ -408,7 +406,7 @@ Status BatchWorker::run_lines(const BatchRecord& record) {
                  now.generated_tokens,
                  now.tokens_per_second()};
   };
-  const Status ran = run_rows(job).status();
+  const Status ran = run_rows(job, rows).status();
   const auto noted = batches_.update(record.id, [&](BatchRecord& now) {
     if (now.state != BatchState::kInProgress) return Status();
     const JournalCounts& counts = journal.committed();

@@ -1,7 +1,6 @@
 #include "server/cli/batch/batch.h"
 
 #include <unistd.h>
-#include <xxhash.h>
 #include <csignal>
 #include <memory>
 
@@ -12,15 +11,15 @@
 #include <filesystem>
 
 #include "kernels/base/units.h"
-#include "scheduler/prefix_cache.h"
-#include "scheduler/seen_beginnings.h"
 #include "server/batches/batch_input.h"
 #include "server/batches/batch_order.h"
 #include "server/batches/batch_run.h"
 #include "server/batches/crash_mark.h"
+#include "server/batches/file_rows.h"
+#include "server/cli/batch/batch_identity.h"
 #include "server/cli/batch/batch_output.h"
 #include "server/cli/batch/remote_batch.h"
-#include "server/cli/batch/workload_file.h"
+#include "server/cli/batch/workload_sample.h"
 #include "server/cli/common/console.h"
 #include "server/cli/common/interrupt.h"
 #include "server/cli/flags/engine_settings.h"
@@ -38,32 +37,18 @@ std::string mark_path(const BatchFlags& flags) {
   return journal_path(flags) + ".crashed";
 }
 
-// The journal's head without the model, which takes longer to identify.
+// The model takes longer to identify.
 JournalHead head_without_model(const BatchSetup& setup, const InputSummary& input) {
-  JournalHead head = {{"input", input.hash}};
-  head.insert(head.end(), setup.settings.begin(), setup.settings.end());
-  return head;
+  return batch_head_of(input.hash, std::nullopt, setup.settings);
 }
 
 JournalHead head_of(const BatchSetup& setup, const InputSummary& input,
                     const std::string& identity) {
-  JournalHead head = head_without_model(setup, input);
-  head.insert(head.begin() + 1, {"model", identity});
-  return head;
+  return batch_head_of(input.hash, identity, setup.settings);
 }
 
 bool continues(const BatchFlags& flags) {
   return flags.resume || flags.retry_errors;
-}
-
-// 16 hex digits that name the run: equal runs give their rows equal ids.
-std::string run_id_of(const JournalHead& head) {
-  std::string all;
-  for (const auto& [name, value] : head) all += name + "=" + value + "\n";
-  char text[17];
-  std::snprintf(text, sizeof(text), "%016llx",
-                static_cast<unsigned long long>(XXH3_64bits(all.data(), all.size())));
-  return text;
 }
 
 // Explains why a journal cannot be opened: one that is in use must not be deleted.
@@ -189,45 +174,19 @@ Status dry_run(const BatchFlags& flags, const BatchSetup& setup) {
                           " lines would fail");
 }
 
-// The workload estimated from the first lines, for the plan search. What a prompt shares with lines
-// before it counts as computed, from the length on that is worth it under every rule.
+// The workload estimated from the first lines, for the plan search.
 Result<std::vector<RequestGroup>> expected_workload(BatchInput& input, const ServedModel& model,
                                                     const BatchSetup& setup,
                                                     const InputSummary& summary) {
-  const bool shares = setup.shares_beginnings && model.context.shape->layers_with_window() == 0;
-  SeenBeginnings seen;
-  constexpr int64_t kSampledLines = 2000;
-  constexpr size_t kSampledBytes = size_t{4} << 20;
-  constexpr size_t kGroups = 32;
-  std::vector<RequestGroup> sample;
+  WorkloadSample sample(model.context, setup.shares_beginnings);
   InputLine text;
-  int64_t lines = 0;
-  for (size_t bytes = 0; lines < kSampledLines && bytes < kSampledBytes; ++lines) {
+  while (!sample.full()) {
     SPILLWAY_ASSIGN_OR_RETURN(const bool found, input.next(&text));
     if (!found) break;
-    bytes += text.text.size();
-    const BatchLine line = read_batch_line(text, model.context);
-    if (line.error) continue;
-    const auto parsed = parse_batch_line(line, model.context, setup.seed);
-    const auto* call = std::get_if<CompletionCall>(&parsed);
-    if (call == nullptr) continue;
-    for (const Request& request : call->requests) {
-      const auto prompt = static_cast<int64_t>(request.prompt.size());
-      const int64_t blocks = shares ? PrefixCache::blocks_of(prompt) : 0;
-      const int64_t before = seen.seen(request.cache_salt, request.prompt, blocks);
-      seen.note(request.cache_salt, request.prompt, blocks);
-      sample.push_back({std::max<int64_t>(1, prompt), std::max<int64_t>(1, request.max_tokens), 1,
-                        request.kv, before >= kBeginningBlocks ? before * kKvBlockRows : 0});
-    }
+    sample.add(text, setup.seed);
   }
   input.rewind();
-  const double rows_of_line = static_cast<double>(summary.rows) / static_cast<double>(lines);
-  std::vector<RequestGroup> groups = few_groups(std::move(sample), kGroups);
-  for (RequestGroup& group : groups) {
-    group.count =
-        std::max<int64_t>(1, std::llround(static_cast<double>(group.count) * rows_of_line));
-  }
-  return groups;
+  return sample.groups(summary.rows);
 }
 
 // Writes the output from the journal once all rows have their results.
@@ -338,15 +297,12 @@ Status run_prepared(const BatchFlags& flags, const BatchSetup& setup, const Serv
                  static_cast<size_t>(std::max<int64_t>(1, model.scheduler->queue_max())));
   ProgressDisplay display(progress_kind(flags.progress, STDERR_FILENO), stderr);
   IgnoredNames ignored;
+  FileRows rows(input, run.order.lines().empty() ? nullptr : &run.order, journal, model.context,
+                {run.run_id, setup.seed});
   BatchJob job;
-  job.input = &input;
-  if (!run.order.lines().empty()) job.order = &run.order;
   job.ignored = &ignored;
-  job.journal = &journal;
   job.scheduler = model.scheduler;
   job.context = &model.context;
-  job.run_id = run.run_id;
-  job.seed = setup.seed;
   job.rows = run.summary.rows;
   job.marks = mark.slots();
   job.errors_max = flags.max_errors;
@@ -357,7 +313,7 @@ Status run_prepared(const BatchFlags& flags, const BatchSetup& setup, const Serv
     *progress = now;
     display.update(now);
   };
-  const Result<BatchProgress> done = run_rows(job);
+  const Result<BatchProgress> done = run_rows(job, rows);
   if (!done.ok()) {
     display.finish(*progress, "interrupted");
     return explain_stop(done.status(), flags, journal);
@@ -366,15 +322,6 @@ Status run_prepared(const BatchFlags& flags, const BatchSetup& setup, const Serv
   display.finish(*progress, "done");
   warn_of(ignored);
   return {};
-}
-
-std::string amount_text(const std::optional<KvAmount>& amount) {
-  if (!amount) return "default";
-  return to_string(*amount);
-}
-
-std::string format_text(const std::optional<Format>& format) {
-  return format ? std::string(format_name(*format)) : "default";
 }
 
 struct State {
@@ -479,23 +426,6 @@ Status export_batch(const BatchFlags& flags) {
   say(std::to_string(counts.finished) + " lines, " + std::to_string(counts.failed) +
       " of them failed. Output: " + flags.output);
   return {};
-}
-
-JournalHead result_settings(const EngineFlags& flags) {
-  JournalHead head = {{"seed", std::to_string(flags.seed)},
-                      {"format", format_text(flags.format)},
-                      {"kv-format", format_text(flags.kv_format)},
-                      {"kv-rule", flags.kv_rule},
-                      {"kv-heavy", amount_text(flags.kv_heavy)},
-                      {"kv-recent", amount_text(flags.kv_recent)},
-                      {"kv-sink", std::to_string(flags.kv_sink.value_or(0))},
-                      {"kv-ratio-of", flags.kv_ratio_of},
-                      {"device", flags.device},
-                      {"version", SPILLWAY_VERSION}};
-  // Only where it is given, so that a run without it keeps its id and its journal.
-  if (flags.kv_keep) head.emplace_back("kv-keep", to_string(*flags.kv_keep));
-  if (flags.kv_snap != "mean") head.emplace_back("kv-snap", flags.kv_snap);
-  return head;
 }
 
 Command batch_command(const OpenModel& open) {

@@ -59,9 +59,6 @@ Result<BatchOutcome> run_batch(const BatchFlags& flags, const BatchSetup& setup)
 // Writes the results in the journal flags.export_journal to flags.output, in input order.
 Status export_batch(const BatchFlags& flags);
 
-// The settings of `flags` that change the answer to a request.
-JournalHead result_settings(const EngineFlags& flags);
-
 Command batch_command(const OpenModel& open);
 
 }  // namespace spillway

@@ -98,17 +98,27 @@ Status sync_directory(const std::string& path) {
 
 }  // namespace
 
-Status write_output(const Journal& journal, const std::string& path, const std::string& tag) {
+Status write_lines(const std::string& path, const std::string& tag,
+                   const std::function<Status(const AddLine& add)>& write) {
   const std::string temporary = path + "." + tag + ".tmp";
-  {
+  const auto written = [&]() -> Status {
     Writer writer(temporary);
     SPILLWAY_RETURN_IF_ERROR(writer.open());
-    SPILLWAY_RETURN_IF_ERROR(
-        journal.for_each([&](int64_t, std::string_view line) { return writer.add_line(line); }));
-    SPILLWAY_RETURN_IF_ERROR(writer.sync());
+    SPILLWAY_RETURN_IF_ERROR(write([&](std::string_view line) { return writer.add_line(line); }));
+    return writer.sync();
+  }();
+  if (!written.ok()) {
+    ::unlink(temporary.c_str());
+    return written;
   }
   if (::rename(temporary.c_str(), path.c_str()) != 0) return io_error("rename to " + path, errno);
   return sync_directory(directory_of(path));
+}
+
+Status write_output(const Journal& journal, const std::string& path, const std::string& tag) {
+  return write_lines(path, tag, [&](const AddLine& add) {
+    return journal.for_each([&](int64_t, std::string_view line) { return add(line); });
+  });
 }
 
 std::string output_target(const std::string& path) {

@@ -3,16 +3,24 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <string_view>
 
 #include "kernels/base/status.h"
 #include "scheduler/journal.h"
 
 namespace spillway {
 
-// Writes the journal's lines in input order to "PATH.TAG.tmp", syncs it, renames it to PATH and
-// syncs the directory: at any failure PATH is the old file or the whole new one. `tag` is the
-// writer's own, so that no other file is overwritten. Blocks for the disk.
+// Calls `write` with a function that adds a line (without its newline) to "PATH.TAG.tmp", then
+// syncs that file, renames it to PATH and syncs the directory: at any failure PATH is the old file
+// or the whole new one. `tag` is the writer's own, so that no other file is overwritten. Blocks for
+// the disk.
+using AddLine = std::function<Status(std::string_view line)>;
+Status write_lines(const std::string& path, const std::string& tag,
+                   const std::function<Status(const AddLine& add)>& write);
+
+// Likewise the journal's lines in input order.
 Status write_output(const Journal& journal, const std::string& path, const std::string& tag);
 
 // The file that `path` refers to: the target of a symbolic link, so that the file behind it is
