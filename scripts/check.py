@@ -58,6 +58,7 @@ LAYERS = {
     "server/client": HTTP | {"offload/io", "server/client"},
     "server/web": {"kernels/base", "server/http", "server/web"},
     "server/batches": API | {"offload/io", "server/batches"},
+    "server/queue": API | {"server/batches", "server/queue"},
     "server/cli/flags": {"kernels/base", "policy", "scheduler/planning", "server"},
     "server/cli/common": COMMAND,
     "server/cli/batch": COMMAND,
@@ -70,9 +71,12 @@ LAYERS = {
     "server/cli/plan": COMMAND | {"policy/simulation", "policy/flexgen", "server/cli/batch",
                                   "server/cli/bench"},
     "server/cli/profile": COMMAND | {"kernels/measure"},
+    "server/cli/queue": COMMAND | {"server/queue", "server/cli/batch"},
     "server/cli/serve": COMMAND,
+    "server/cli/work": COMMAND | {"server/queue", "server/cli/batch", "server/cli/queue", "server/cli/serve"},
     "server/cli": COMMAND | {f"server/cli/{command}" for command in (
-        "batch", "bench", "cache", "convert", "eval", "generate", "inspect", "plan", "profile", "serve")},
+        "batch", "bench", "cache", "convert", "eval", "generate", "inspect", "plan", "profile", "queue",
+        "serve", "work")},
 }
 
 # External headers, and the folders that may include them. What is not named may go anywhere.
@@ -87,10 +91,11 @@ LIBRARIES = [
     (re.compile(r"unicode/"), "ICU", ["server/tokenizer", "server/chat"]),
     (re.compile(r"oniguruma"), "regular expressions", ["server/tokenizer"]),
     (re.compile(r"sqlite3"), "SQLite", ["scheduler", "server"]),
+    (re.compile(r"libpq"), "PostgreSQL", ["server/queue"]),
     (re.compile(r"liburing"), "io_uring", ["offload"]),
     (re.compile(r"coin/"), "linear programs", ["policy"]),
 ]
-HEAVY = re.compile(r"nlohmann/json\.hpp|CLI/|boost/beast|boost/asio|spdlog/|sqlite3|oneapi/|coin/")
+HEAVY = re.compile(r"nlohmann/json\.hpp|CLI/|boost/beast|boost/asio|spdlog/|sqlite3|libpq|oneapi/|coin/")
 
 INCLUDE = re.compile(r'\s*#\s*include\s+(?:"([^"]+)"|<([^>]+)>)')
 CUDA_CONDITION = re.compile(r"\s*#\s*(if|ifdef|ifndef|elif)\b.*(CUDA|NVCC)", re.IGNORECASE)

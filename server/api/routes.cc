@@ -11,7 +11,8 @@ struct ApiRoute {
   const char* path;
   ApiHandler handler;
   bool json_body = false;
-  bool open = false;  // Without a key, and while draining
+  bool open = false;   // Without a key, and while draining
+  bool state = false;  // Says only how the program is
 };
 
 constexpr ApiRoute kRoutes[] = {
@@ -23,11 +24,11 @@ constexpr ApiRoute kRoutes[] = {
     {"POST", "/detokenize", handle_detokenize, true},
     {"GET", "/tokenizer_info", handle_tokenizer_info},
     {"GET", "/load", handle_load},
-    {"GET", "/version", handle_version},
+    {"GET", "/version", handle_version, false, false, true},
     {"GET", "/api/events", handle_events},
     {"GET", "/openapi.json", handle_openapi},
-    {"GET", "/metrics", handle_metrics},
-    {"GET", "/health", handle_health, false, true},
+    {"GET", "/metrics", handle_metrics, false, false, true},
+    {"GET", "/health", handle_health, false, true, true},
 };
 
 }  // namespace
@@ -43,9 +44,12 @@ void ApiService::limit_keys(const std::vector<KeyLimits>& of_keys) {
   }
 }
 
-Router make_router(ApiService& api, Access access) {
+namespace {
+
+Router router_of(ApiService& api, Access access, bool state_alone) {
   Router router(std::move(access));
   for (const ApiRoute& route : kRoutes) {
+    if (state_alone && !route.state) continue;
     router.add({route.method, route.path,
                 [&api, handler = route.handler](HttpRequest request, const ExchangePtr& exchange) {
                   handler(api, std::move(request), exchange);
@@ -53,6 +57,16 @@ Router make_router(ApiService& api, Access access) {
                 route.json_body, route.open});
   }
   return router;
+}
+
+}  // namespace
+
+Router make_router(ApiService& api, Access access) {
+  return router_of(api, std::move(access), /*state_alone=*/false);
+}
+
+Router make_state_router(ApiService& api, Access access) {
+  return router_of(api, std::move(access), /*state_alone=*/true);
 }
 
 Router make_loading_router(Access access) {

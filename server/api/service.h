@@ -62,6 +62,9 @@ struct ApiService {
 // Every route the server has; a new endpoint is one line in routes.cc and one handler.
 Router make_router(ApiService& api, Access access);
 
+// Only those that say how the program is: /health, /metrics, /version.
+Router make_state_router(ApiService& api, Access access);
+
 // Before there is a model: every path is answered 503 with model_loading, those of the table by
 // their methods and bodies.
 Router make_loading_router(Access access);

@@ -22,7 +22,9 @@
 #include "server/cli/inspect/inspect.h"
 #include "server/cli/plan/plan.h"
 #include "server/cli/profile/profile.h"
+#include "server/cli/queue/queue.h"
 #include "server/cli/serve/serve.h"
+#include "server/cli/work/work.h"
 #include "server/log.h"
 
 namespace {
@@ -68,6 +70,8 @@ int main(int count, char** arguments) {
   std::vector<Command> commands;
   commands.push_back(serve_command(open));
   commands.push_back(batch_command(open));
+  commands.push_back(queue_command());
+  commands.push_back(work_command(open));
   commands.push_back(generate_command(open));
   commands.push_back(bench_command());
   commands.push_back(eval_command());

@@ -3,6 +3,7 @@
 // keeps the pointees alive.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -24,6 +25,8 @@ struct ServedModel {
   ApiContext context;
   Scheduler* scheduler = nullptr;  // Null when opened without weights
   std::string identity;            // Changes with weights or format, as far as is known
+  std::string format, kv_format;   // Their names; empty when opened without weights
+  int64_t block = 0;               // Sequences of the plan's block; 0: not known
   std::optional<double> predicted_tokens_per_second;  // For the workload it was opened for
   std::vector<TierAmount> tier_bytes;                 // The plan's; empty without one
   Timeline* timeline = nullptr;                       // As Runtime::timeline()

@@ -1,0 +1,103 @@
+// The queue as a worker sees it: it claims runs of rows, renews its lease, writes results, gives
+// back what it cannot do. What a worker holds whose lease is over, others take.
+//
+// Every call is one transaction and may be made again after kIoError.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/base/status.h"
+#include "server/queue/postgres.h"
+
+namespace spillway {
+
+// Who works, and what it may answer.
+struct QueueWorker {
+  int64_t id = 0;  // Drawn at random, > 0
+  std::string name;
+  std::vector<std::string> models;  // Names of the model that it has; the first is shown
+  std::string identity;  // Everything that changes results: jobs are answered by equal ones
+  std::string format, kv_format, kv_rule;
+  double lease_seconds = 60;
+  // The run id of a job that it is the first to begin, from the input's hash and the seed.
+  std::function<std::string(const std::string& input_hash, uint64_t seed)> run_id;
+};
+
+struct ClaimedRow {
+  int64_t number = 0;  // Of its line in the file
+  int64_t position = 0;
+  bool too_long = false, repeats_id = false;
+  std::string line;
+};
+
+struct Claim {
+  int64_t id = 0, generation = 0;
+  int64_t job = 0;
+  int64_t job_rows = 0;
+  std::string run_id;
+  uint64_t seed = 0;
+  // Owners vanished with it again and again: its rows run with no others beside them.
+  bool apart = false;
+  // ... and it is one row, which has had all its tries: its result is that it ends the program.
+  bool convicted = false;
+  std::vector<ClaimedRow> rows;
+};
+
+// Makes the worker known, or renews its lease. Returns those of `jobs` that have ended.
+Result<std::vector<int64_t>> renew_lease(PgConnection& connection, const QueueWorker& worker,
+                                         const std::vector<int64_t>& jobs);
+
+// Claims up to `room` rows of the first job that this worker may answer: fewer when what is left is
+// to be shared with others; more never. `take_over`: also what workers that vanished held. None:
+// there is nothing for it now.
+Result<std::optional<Claim>> claim_rows(PgConnection& connection, const QueueWorker& worker,
+                                        int64_t room, bool take_over);
+
+// Whether a job that this worker may answer has rows without a result, set aside ones left out.
+Result<bool> has_work(PgConnection& connection, const QueueWorker& worker);
+
+struct RowResult {
+  int64_t claim = 0, generation = 0;
+  int64_t job = 0, job_rows = 0;
+  int64_t row = 0;  // ClaimedRow::number
+  bool failed = false;
+  int64_t prompt_tokens = 0, generated_tokens = 0;
+  std::string line;
+};
+
+struct ClaimId {
+  int64_t id = 0, generation = 0;
+};
+
+struct WrittenResults {
+  int64_t written = 0;
+  int64_t late = 0;   // Not written: the claim is another's now
+  int64_t ended = 0;  // Not written: the job was cancelled or has expired
+};
+
+// Writes results, and ends the claims all of whose rows have theirs.
+Result<WrittenResults> write_results(PgConnection& connection, const QueueWorker& worker,
+                                     const std::vector<RowResult>& results,
+                                     const std::vector<ClaimId>& done);
+
+// Lets others take the claims, after `seconds`. `fault`: the machine failed their rows; a claim
+// that too many machines have failed is set aside.
+Status give_back(PgConnection& connection, const QueueWorker& worker,
+                 const std::vector<ClaimId>& claims, double seconds, const std::string& fault);
+
+// Gives back what the worker holds by a claim whose answer was lost; `known`: those that it knows
+// of. To be called after kIoError, before the next claim.
+Status give_back_unknown(PgConnection& connection, const QueueWorker& worker,
+                         const std::vector<int64_t>& known);
+
+// Gives back what the worker still holds, and forgets the worker.
+Status leave_queue(PgConnection& connection, const QueueWorker& worker);
+
+// Forgets the worker as if it had vanished: the engine died with the rows that it holds.
+Status vanish_from_queue(PgConnection& connection, const QueueWorker& worker);
+
+}  // namespace spillway
