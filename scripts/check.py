@@ -26,7 +26,7 @@ TOP_LEVEL = {
 
 # Every folder of sources, and the folders (or single files) whose headers it may include besides its
 # own. An arrow points down: check_layers refuses a row that closes a circle.
-KERNELS = {"kernels/base", "kernels/sampling", "kernels"}
+KERNELS = {"kernels/base", "kernels/sampling", "kernels", "kernels/ranks"}
 MODELS = KERNELS | {"policy", "offload/io", "offload/model_file", "offload"}
 ENGINE = MODELS | {"scheduler/engine", "scheduler", "scheduler/planning"}
 HTTP = {"kernels/base", "server", "server/http"}
@@ -37,9 +37,10 @@ LAYERS = {
     "kernels/sampling": {"kernels/base"},
     "kernels": {"kernels/base", "kernels/sampling"},
     "kernels/cpu": {"kernels/base", "kernels"},
-    "kernels/cuda": {"kernels/base", "kernels"},
-    "kernels/dispatch": {"kernels/base", "kernels", "kernels/cpu", "kernels/cuda"},
+    "kernels/cuda": {"kernels/base", "kernels", "kernels/ranks"},
+    "kernels/dispatch": {"kernels/base", "kernels", "kernels/cpu", "kernels/cuda", "kernels/ranks"},
     "kernels/measure": {"kernels/base", "kernels", "kernels/cpu"},
+    "kernels/ranks": {"kernels/base", "kernels"},
     "policy": {"kernels/base"},
     "policy/simulation": {"kernels/base", "policy"},
     "policy/flexgen": {"kernels/base", "policy", "policy/simulation"},
@@ -91,6 +92,7 @@ LIBRARIES = [
     (re.compile(r"unicode/"), "ICU", ["server/tokenizer", "server/chat"]),
     (re.compile(r"oniguruma"), "regular expressions", ["server/tokenizer"]),
     (re.compile(r"sqlite3"), "SQLite", ["scheduler", "server"]),
+    (re.compile(r"mpi\.h"), "MPI", ["kernels/ranks"]),
     (re.compile(r"libpq"), "PostgreSQL", ["server/queue"]),
     (re.compile(r"liburing"), "io_uring", ["offload"]),
     (re.compile(r"coin/"), "linear programs", ["policy"]),

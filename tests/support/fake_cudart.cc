@@ -16,6 +16,7 @@
 #include "kernels/base/clock.h"
 #include "tests/support/cuda_emulation.h"
 #include "tests/support/fake_cudart_state.h"
+#include "tests/support/fake_nccl.h"
 
 struct cublasContext {
   int device = 0;
@@ -151,8 +152,9 @@ void run_defaults() {
 template <class Done>
 cudaError_t run_until(const Done& done) {
   ++fake().waits;
+  const double began = spillway::steady_seconds();
   while (!done()) {
-    if (run_one()) continue;
+    if (run_one() || spillway::fake_nccl::wait_for_ranks(began)) continue;
     std::fprintf(stderr, "fake CUDA runtime: streams wait for each other\n");
     std::abort();
   }

@@ -1,0 +1,158 @@
+#include <string>
+
+#include "kernels/ranks/gpu_ranks.h"
+
+#if __has_include(<nccl.h>)
+
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "kernels/base/check.h"
+#include "kernels/cuda/cuda_context.h"
+#include "kernels/cuda/nccl_api.h"
+
+namespace spillway {
+namespace cuda {
+namespace {
+
+Status nccl_status(const NcclApi& api, ncclResult_t result, const std::string& what) {
+  if (result == ncclSuccess || result == ncclInProgress) return {};
+  const bool ours = result == ncclInvalidArgument || result == ncclInvalidUsage;
+  return {ours ? Code::kInvalidArgument : Code::kDeviceLost,
+          what + ": NCCL: " + api.error_string(result)};
+}
+
+class NcclRank final : public RankGroup {
+ public:
+  NcclRank(const NcclApi& api, ncclComm_t comm, int rank, int size)
+      : RankGroup(rank, size), api_(api), comm_(comm) {}
+  ~NcclRank() override {
+    // Destroying waits for what is queued, which after an error may never end.
+    if (broken_.ok()) {
+      api_.destroy(comm_);
+    } else {
+      api_.abort(comm_);
+    }
+  }
+
+  Status all_gather(Stream& stream, const std::byte* from, std::byte* to, size_t bytes) override {
+    return call(stream, "all_gather", bytes, [&](cudaStream_t queue) {
+      return api_.all_gather(from, to, bytes, ncclUint8, comm_, queue);
+    });
+  }
+
+  Status broadcast(Stream& stream, std::byte* data, size_t bytes, int root) override {
+    SPILLWAY_RETURN_IF_ERROR(check_rank(root));
+    return call(stream, "broadcast", bytes, [&](cudaStream_t queue) {
+      return api_.broadcast(data, data, bytes, ncclUint8, root, comm_, queue);
+    });
+  }
+
+  Status send(Stream& stream, const std::byte* data, size_t bytes, int to) override {
+    SPILLWAY_RETURN_IF_ERROR(check_other(to));
+    return call(stream, "send", bytes, [&](cudaStream_t queue) {
+      return api_.send(data, bytes, ncclUint8, to, comm_, queue);
+    });
+  }
+
+  Status receive(Stream& stream, std::byte* data, size_t bytes, int from) override {
+    SPILLWAY_RETURN_IF_ERROR(check_other(from));
+    return call(stream, "receive", bytes, [&](cudaStream_t queue) {
+      return api_.receive(data, bytes, ncclUint8, from, comm_, queue);
+    });
+  }
+
+ private:
+  Status check_rank(int rank) const {
+    if (rank >= 0 && rank < size()) return {};
+    return invalid_argument("there is no rank " + std::to_string(rank) + " of " +
+                            std::to_string(size()));
+  }
+
+  Status check_other(int other) const {
+    if (other == rank()) return invalid_argument("a rank sends nothing to itself");
+    return check_rank(other);
+  }
+
+  template <class Queue>
+  Status call(Stream& stream, const char* what, size_t bytes, const Queue& queue) {
+    SPILLWAY_RETURN_IF_ERROR(broken_);
+    SPILLWAY_CHECK(stream.kind() == DeviceKind::kCuda);
+    auto* const context = static_cast<CudaContext*>(stream.native());
+    if (context == nullptr) return stream.sync(0);
+    if (!context->ready()) return context->status();
+    const std::string where =
+        "rank " + std::to_string(rank()) + " of " + std::to_string(size()) + ": " + what;
+    ncclResult_t earlier = ncclSuccess;
+    ncclResult_t result = api_.async_error(comm_, &earlier);
+    if (result == ncclSuccess) result = earlier;
+    if (result == ncclSuccess && bytes > 0) {
+      begin_span(*context, what, "bytes", static_cast<int64_t>(bytes));
+      result = queue(context->stream());
+      end_span(*context);
+    }
+    broken_ = nccl_status(api_, result, where);
+    return broken_;
+  }
+
+  const NcclApi& api_;
+  const ncclComm_t comm_;
+  Status broken_;
+};
+
+}  // namespace
+}  // namespace cuda
+
+Result<std::vector<std::unique_ptr<RankGroup>>> gpu_ranks(std::span<const int> gpus) {
+  if (gpus.empty()) return invalid_argument("a group of GPUs needs one at least");
+  if (std::set<int>(gpus.begin(), gpus.end()).size() != gpus.size()) {
+    return invalid_argument("a GPU is named twice; each can be one rank");
+  }
+  SPILLWAY_ASSIGN_OR_RETURN(const cuda::NcclApi* const api, cuda::nccl_api());
+  std::vector<ncclComm_t> comms(gpus.size());
+  SPILLWAY_RETURN_IF_ERROR(cuda::nccl_status(
+      *api, api->init_all(comms.data(), static_cast<int>(gpus.size()), gpus.data()),
+      "joining " + std::to_string(gpus.size()) + " GPUs"));
+  std::vector<std::unique_ptr<RankGroup>> ranks;
+  for (size_t rank = 0; rank < comms.size(); ++rank) {
+    ranks.push_back(std::make_unique<cuda::NcclRank>(*api, comms[rank], static_cast<int>(rank),
+                                                     static_cast<int>(comms.size())));
+  }
+  return ranks;
+}
+
+Result<std::unique_ptr<RankGroup>> gpu_rank(RankGroup& processes, Stream& host, int gpu) {
+  SPILLWAY_ASSIGN_OR_RETURN(const cuda::NcclApi* const api, cuda::nccl_api());
+  ncclUniqueId id{};
+  const std::string what = "joining " + std::to_string(processes.size()) + " processes";
+  if (processes.rank() == 0) {
+    SPILLWAY_RETURN_IF_ERROR(cuda::nccl_status(*api, api->unique_id(&id), what));
+  }
+  SPILLWAY_RETURN_IF_ERROR(
+      processes.broadcast(host, reinterpret_cast<std::byte*>(&id), sizeof(id), 0));
+  SPILLWAY_RETURN_IF_ERROR(cuda::status_of(cuda::use_device(gpu), "choosing the device"));
+  ncclComm_t comm = nullptr;
+  SPILLWAY_RETURN_IF_ERROR(
+      cuda::nccl_status(*api, api->init_rank(&comm, processes.size(), id, processes.rank()), what));
+  return std::unique_ptr<RankGroup>(
+      std::make_unique<cuda::NcclRank>(*api, comm, processes.rank(), processes.size()));
+}
+
+}  // namespace spillway
+
+#else  // A toolkit without NCCL's header
+
+namespace spillway {
+
+Result<std::vector<std::unique_ptr<RankGroup>>> gpu_ranks(std::span<const int>) {
+  return not_found("this build has no NCCL: its header nccl.h was not there");
+}
+
+Result<std::unique_ptr<RankGroup>> gpu_rank(RankGroup&, Stream&, int) {
+  return not_found("this build has no NCCL: its header nccl.h was not there");
+}
+
+}  // namespace spillway
+
+#endif

@@ -1,0 +1,182 @@
+#include "kernels/ranks/mpi_ranks.h"
+
+#define OMPI_SKIP_MPICXX 1
+#include <mpi.h>
+
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "kernels/base/check.h"
+
+namespace spillway {
+namespace {
+
+constexpr int kTag = 1;
+
+std::string text_of(int error) {
+  char text[MPI_MAX_ERROR_STRING] = "";
+  int length = 0;
+  if (MPI_Error_string(error, text, &length) != MPI_SUCCESS) return "unknown error";
+  return {text, static_cast<size_t>(length)};
+}
+
+// Host memory for bytes of a device that MPI does not reach.
+class Stage {
+ public:
+  Stage(Stream& stream, size_t bytes)
+      : stream_(stream), direct_(stream.kind() == DeviceKind::kCpu) {
+    if (!direct_) memory_.resize(bytes);
+  }
+  // What MPI reads for `data`, whose work is done.
+  Result<const std::byte*> read(const std::byte* data, size_t bytes) {
+    if (direct_) return data;
+    stream_.copy(memory_.data(), data, bytes);
+    SPILLWAY_RETURN_IF_ERROR(stream_.record().wait());
+    return static_cast<const std::byte*>(memory_.data());
+  }
+  // Where MPI writes for `data`.
+  std::byte* target(std::byte* data) { return direct_ ? data : memory_.data(); }
+  Status write(std::byte* data, size_t bytes) {
+    if (direct_) return {};
+    stream_.copy(data, memory_.data(), bytes);
+    return stream_.record().wait();  // The memory is gone with this.
+  }
+
+ private:
+  Stream& stream_;
+  const bool direct_;
+  std::vector<std::byte> memory_;
+};
+
+class MpiRank final : public RankGroup {
+ public:
+  MpiRank(int rank, int size, MPI_Comm all) : RankGroup(rank, size), all_(all) {}
+
+  ~MpiRank() override {
+    int ended = 0;
+    MPI_Finalized(&ended);
+    if (ended != 0) return;
+    if (!broken_.ok()) MPI_Abort(MPI_COMM_WORLD, 1);
+    MPI_Comm_free(&all_);
+    MPI_Finalize();
+  }
+
+  Status all_gather(Stream& stream, const std::byte* from, std::byte* to, size_t bytes) override {
+    SPILLWAY_RETURN_IF_ERROR(check(bytes * static_cast<size_t>(size()), 0));
+    Stage part(stream, bytes), whole(stream, bytes * static_cast<size_t>(size()));
+    SPILLWAY_ASSIGN_OR_RETURN(const std::byte* const mine, part.read(from, bytes));
+    std::byte* const all = whole.target(to);
+    const bool in_place = mine == all + static_cast<size_t>(rank()) * bytes;
+    const int count = static_cast<int>(bytes);
+    SPILLWAY_RETURN_IF_ERROR(done(
+        MPI_Allgather(in_place ? MPI_IN_PLACE : mine, count, MPI_BYTE, all, count, MPI_BYTE, all_),
+        "all_gather"));
+    return whole.write(to, bytes * static_cast<size_t>(size()));
+  }
+
+  Status broadcast(Stream& stream, std::byte* data, size_t bytes, int root) override {
+    SPILLWAY_RETURN_IF_ERROR(check(bytes, root));
+    Stage stage(stream, bytes);
+    if (rank() == root) SPILLWAY_RETURN_IF_ERROR(stage.read(data, bytes).status());
+    std::byte* const target = stage.target(data);
+    SPILLWAY_RETURN_IF_ERROR(
+        done(MPI_Bcast(target, static_cast<int>(bytes), MPI_BYTE, root, all_), "broadcast"));
+    return rank() == root ? Status() : stage.write(data, bytes);
+  }
+
+  Status send(Stream& stream, const std::byte* data, size_t bytes, int to) override {
+    SPILLWAY_RETURN_IF_ERROR(check_pair(bytes, to));
+    Stage stage(stream, bytes);
+    SPILLWAY_ASSIGN_OR_RETURN(const std::byte* const source, stage.read(data, bytes));
+    return done(MPI_Send(source, static_cast<int>(bytes), MPI_BYTE, to, kTag, all_), "send");
+  }
+
+  Status receive(Stream& stream, std::byte* data, size_t bytes, int from) override {
+    SPILLWAY_RETURN_IF_ERROR(check_pair(bytes, from));
+    Stage stage(stream, bytes);
+    MPI_Status status;
+    SPILLWAY_RETURN_IF_ERROR(done(
+        MPI_Recv(stage.target(data), static_cast<int>(bytes), MPI_BYTE, from, kTag, all_, &status),
+        "receive"));
+    int got = 0;
+    MPI_Get_count(&status, MPI_BYTE, &got);
+    if (static_cast<size_t>(got) != bytes) {
+      broken_ = invalid_argument("rank " + std::to_string(from) + " sent " + std::to_string(got) +
+                                 " bytes, and rank " + std::to_string(rank()) + " expects " +
+                                 std::to_string(bytes));
+      return broken_;
+    }
+    return stage.write(data, bytes);
+  }
+
+ private:
+  Status check(size_t bytes, int peer) const {
+    SPILLWAY_RETURN_IF_ERROR(broken_);
+    if (bytes > INT_MAX) {
+      return invalid_argument(std::to_string(bytes) + " bytes are more than MPI takes in one call");
+    }
+    if (peer < 0 || peer >= size()) {
+      return invalid_argument("there is no rank " + std::to_string(peer) + " of " +
+                              std::to_string(size()));
+    }
+    return {};
+  }
+
+  Status check_pair(size_t bytes, int peer) const {
+    if (peer == rank()) return invalid_argument("a rank sends nothing to itself");
+    return check(bytes, peer);
+  }
+
+  Status done(int error, const char* what) {
+    if (error == MPI_SUCCESS) return {};
+    int kind = 0;
+    MPI_Error_class(error, &kind);
+    broken_ = Status(kind == MPI_ERR_TRUNCATE ? Code::kInvalidArgument : Code::kDeviceLost,
+                     "rank " + std::to_string(rank()) + " of " + std::to_string(size()) + ": " +
+                         what + ": " + text_of(error));
+    return broken_;
+  }
+
+  MPI_Comm all_;
+  Status broken_;
+};
+
+}  // namespace
+
+bool started_by_mpi() {
+  // Open MPI's launcher, and PMI and PMIx, which Slurm and MPICH use.
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"}) {
+    if (std::getenv(name) != nullptr) return true;
+  }
+  return false;
+}
+
+Result<std::unique_ptr<RankGroup>> mpi_ranks() {
+  int begun = 0, ended = 0;
+  MPI_Initialized(&begun);
+  MPI_Finalized(&ended);
+  if (ended != 0) return Status(Code::kInfeasible, "MPI has ended in this process");
+  if (begun == 0) {
+    int provided = 0;
+    const int error = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
+    if (error != MPI_SUCCESS) return Status(Code::kInfeasible, "MPI: " + text_of(error));
+    if (provided < MPI_THREAD_SERIALIZED) {
+      return Status(Code::kInfeasible,
+                    "this MPI may be used from the first thread only, and the engine has its own");
+    }
+  }
+  MPI_Comm all = MPI_COMM_NULL;
+  int rank = 0, size = 0;
+  // Of our own, so that no other user's messages are taken for ours.
+  int error = MPI_Comm_dup(MPI_COMM_WORLD, &all);
+  if (error == MPI_SUCCESS) error = MPI_Comm_set_errhandler(all, MPI_ERRORS_RETURN);
+  if (error == MPI_SUCCESS) error = MPI_Comm_rank(all, &rank);
+  if (error == MPI_SUCCESS) error = MPI_Comm_size(all, &size);
+  if (error != MPI_SUCCESS) return Status(Code::kInfeasible, "MPI: " + text_of(error));
+  return std::unique_ptr<RankGroup>(std::make_unique<MpiRank>(rank, size, all));
+}
+
+}  // namespace spillway
