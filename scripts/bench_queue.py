@@ -3,17 +3,21 @@
 
     scripts/bench_queue.py --database URL [--model configs/demo] [--rows 20000] [--repeats 5] [-- ENGINE FLAGS]
 
-Prints the tokens/s of each pair of runs and the median of their ratios. Loading the model and handing the rows in do not
-count, on either side. The database may be on this machine: then its work counts, too.
+Prints the tokens/s of each pair of runs and the median of their ratios; loading the model and handing the rows in do not
+count, on either side. Also the processor time of each, and of PostgreSQL where it is on this machine: its work then takes
+from the worker's, and is in both figures.
 """
 import argparse
+import glob
 import json
 import os
 import pathlib
 import re
+import resource
 import statistics
 import subprocess
 import tempfile
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -38,6 +42,25 @@ def tokens_per_second(text, first):
     return int(found[2]) / seconds_of(found[1])
 
 
+def postgres_seconds():
+    """Processor time of all processes of PostgreSQL on this machine so far, those that have ended included."""
+    ticks = 0
+    for path in glob.glob("/proc/[0-9]*/stat"):
+        try:
+            with open(path) as file:
+                text = file.read()
+        except OSError:
+            continue
+        if "(postgres)" in text:
+            ticks += sum(int(field) for field in text.rsplit(")", 1)[1].split()[11:15])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def children_seconds():
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--database", required=True)
@@ -57,32 +80,41 @@ def main():
             raise SystemExit(done.stderr)
         return done
 
-    ratios = []
+    ratios, shares = [], []
     with tempfile.TemporaryDirectory() as folder:
         rows, output = pathlib.Path(folder) / "rows.jsonl", pathlib.Path(folder) / "out.jsonl"
         write_rows(rows, args.rows, args.new_tokens)
         for repeat in range(args.repeats):
             def batch():
+                before = children_seconds()
                 text = run("batch", args.model, "--input", rows, "--output", output, "--overwrite", "--progress", "none",
                            *args.engine).stderr
-                return tokens_per_second(text, "Done in")
+                return tokens_per_second(text, "Done in"), children_seconds() - before
 
             def queue():
                 job = run("queue", "submit", "--input", rows, "--model", name, "--force").stdout.split()[-1]
+                time.sleep(1)
+                before, database = children_seconds(), postgres_seconds()
                 text = run("work", args.model, "--until-done", *args.engine).stderr
+                own = children_seconds() - before
+                time.sleep(0.5)
+                database = postgres_seconds() - database
                 run("queue", "delete", "--job", job)
-                return tokens_per_second(text, "Worked")
+                return tokens_per_second(text, "Worked"), own, database
 
             # Who runs first changes, as the machine may.
             if repeat % 2:
-                by_queue = queue()
-                by_batch = batch()
+                by_queue, own, database = queue()
+                by_batch, batch_seconds = batch()
             else:
-                by_batch = batch()
-                by_queue = queue()
+                by_batch, batch_seconds = batch()
+                by_queue, own, database = queue()
             ratios.append(by_queue / by_batch)
-            print(f"batch {by_batch:9.1f} tokens/s   queue {by_queue:9.1f} tokens/s   ratio {ratios[-1]:.3f}", flush=True)
-    print(f"median ratio {statistics.median(ratios):.3f} (from {min(ratios):.3f} to {max(ratios):.3f})")
+            shares.append(database / (own + database))
+            print(f"batch {by_batch:8.1f} tokens/s, {batch_seconds:5.1f} s of processors; queue {by_queue:8.1f} tokens/s, "
+                  f"{own:5.1f} s and {database:4.2f} s of PostgreSQL; ratio {ratios[-1]:.3f}", flush=True)
+    print(f"median ratio {statistics.median(ratios):.3f} (from {min(ratios):.3f} to {max(ratios):.3f}); PostgreSQL's share of the processor "
+          f"time {statistics.median(shares):.3f}")
 
 
 if __name__ == "__main__":

@@ -98,19 +98,79 @@ std::string first_line(const std::string& text) {
   return trimmed(text.substr(0, text.find('\n')));
 }
 
-// Without what stands in quotes: of a URL that libpq cannot read that may be the password.
+// Without what stands between the first quote and the last: of a URL that libpq cannot read that
+// may be the password, which may have quotes itself.
 std::string without_quoted(const std::string& text) {
-  std::string without;
-  bool quoted = false;
-  for (const char c : text) {
-    if (c == '"') {
-      if (!quoted) without += "...";
-      quoted = !quoted;
-    } else if (!quoted) {
-      without += c;
+  const size_t first = text.find('"'), last = text.rfind('"');
+  if (first == std::string::npos) return text;
+  return text.substr(0, first) + "..." + text.substr(last + 1);
+}
+
+Status unreadable(const std::string& why) {
+  return invalid_argument("the database's URL cannot be read (" + without_quoted(why) +
+                          "); it looks like postgresql://USER@HOST/DATABASE");
+}
+
+// What a URL or a connection string says.
+struct ConnectionText {
+  struct Host {
+    std::string host, address, port;
+  };
+  std::vector<Host> hosts;  // One at least
+  std::vector<std::pair<std::string, std::string>> others;
+};
+
+std::vector<std::string> parts_of(const std::string& list) {
+  std::vector<std::string> parts(1);
+  for (const char c : list) {
+    if (c == ',') {
+      parts.emplace_back();
+    } else {
+      parts.back() += c;
     }
   }
-  return without;
+  return parts;
+}
+
+Result<ConnectionText> read_url(const std::string& url) {
+  char* error = nullptr;
+  PQconninfoOption* const options = PQconninfoParse(url.c_str(), &error);
+  if (options == nullptr) {
+    const Status status = unreadable(error == nullptr ? "no memory" : first_line(error));
+    PQfreemem(error);
+    return status;
+  }
+  ConnectionText text;
+  std::string hosts, addresses, ports;
+  for (const PQconninfoOption* option = options; option->keyword != nullptr; ++option) {
+    if (option->val == nullptr) continue;
+    const std::string name = option->keyword;
+    std::string* const list = name == "host"       ? &hosts
+                              : name == "hostaddr" ? &addresses
+                              : name == "port"     ? &ports
+                                                   : nullptr;
+    if (list != nullptr) {
+      *list = option->val;
+    } else {
+      text.others.emplace_back(name, option->val);
+    }
+  }
+  PQconninfoFree(options);
+  // What stands behind a password with an '@' that is not escaped is part of it.
+  if (hosts.find('@') != std::string::npos || ports.find('@') != std::string::npos) {
+    return invalid_argument(
+        "the database's URL has an '@' in its host; in a password it is written %40");
+  }
+  const std::vector<std::string> host = parts_of(hosts), address = parts_of(addresses),
+                                 port = parts_of(ports);
+  const size_t count = std::max(host.size(), address.size());
+  for (size_t i = 0; i < count; ++i) {
+    text.hosts.push_back({i < host.size() ? host[i] : "", i < address.size() ? address[i] : "",
+                          port.size() == 1  ? port[0]
+                          : i < port.size() ? port[i]
+                                            : ""});
+  }
+  return text;
 }
 
 }  // namespace
@@ -254,28 +314,60 @@ bool PgConnection::broken() const {
 }
 
 Result<PgConnection> PgConnection::connect(const std::string& url, const PgOptions& options) {
-  // dbname is expanded where it stands; what comes behind it is not for the URL to say.
-  const char* const names[] = {"fallback_application_name", "dbname", "client_encoding", nullptr};
-  const char* const values[] = {"spillway", url.c_str(), "UTF8", nullptr};
+  Result<ConnectionText> read = read_url(url);
+  if (!read.ok()) return read.status();
+  // libpq goes on to the next host when one refuses, but not when one does not answer.
+  Status failed;
+  for (const ConnectionText::Host& host : read->hosts) {
+    std::vector<const char*> names = {"fallback_application_name", "client_encoding",
+                                      "keepalives_idle", "keepalives_interval", "keepalives_count"};
+    std::vector<const char*> values = {"spillway", "UTF8", "15", "5", "3"};
+    for (const auto& [name, value] : read->others) {
+      names.push_back(name.c_str());
+      values.push_back(value.c_str());
+    }
+    for (const auto& [name, value] : {std::pair("host", &host.host), std::pair("port", &host.port),
+                                      std::pair("hostaddr", &host.address)}) {
+      if (value->empty()) continue;
+      names.push_back(name);
+      values.push_back(value->c_str());
+    }
+    Result<PgConnection> opened = connect_one(names, values, options);
+    if (opened.ok() || opened.status().code() != Code::kIoError) return opened;
+    failed = opened.status();
+  }
+  return failed;
+}
+
+Result<PgConnection> PgConnection::connect_one(const std::vector<const char*>& names,
+                                               const std::vector<const char*>& values,
+                                               const PgOptions& options) {
+  std::vector<const char*> all_names = names, all_values = values;
+  all_names.push_back(nullptr);
+  all_values.push_back(nullptr);
   PgConnection opened;
   opened.options_ = options;
-  opened.connection_.reset(PQconnectStartParams(names, values, /*expand_dbname=*/1));
+  opened.connection_.reset(
+      PQconnectStartParams(all_names.data(), all_values.data(), /*expand_dbname=*/0));
   SPILLWAY_CHECK(opened.connection_ != nullptr);
   pg_conn* const connection = opened.connection_.get();
   const auto said = [](const char* text) { return text == nullptr ? std::string() : text; };
-  opened.place_ = "the database";
-  if (PQstatus(connection) == CONNECTION_BAD) {
-    const std::string why = first_line(PQerrorMessage(connection));
-    if (!said(PQhost(connection)).empty()) return Status(Code::kIoError, why);
-    return invalid_argument("the database's URL cannot be read (" + without_quoted(why) +
-                            "); it looks like postgresql://USER@HOST/DATABASE");
-  }
-  PQsetErrorVerbosity(connection, PQERRORS_VERBOSE);
   opened.place_ = said(PQhost(connection)) + ":" + said(PQport(connection)) + "/" +
                   said(PQdb(connection)) + " as " + said(PQuser(connection));
+  if (PQstatus(connection) == CONNECTION_BAD) {
+    const std::string why = first_line(PQerrorMessage(connection));
+    if (why.starts_with("invalid ")) return unreadable(why);
+    return Status(Code::kIoError, "connect to " + opened.place_ + ": " + why);
+  }
+  PQsetErrorVerbosity(connection, PQERRORS_VERBOSE);
   const double deadline = steady_seconds() + options.connect_seconds;
   for (PostgresPollingStatusType next = PGRES_POLLING_WRITING; next != PGRES_POLLING_OK;) {
-    if (next == PGRES_POLLING_FAILED) return opened.connection_error("connect to");
+    if (next == PGRES_POLLING_FAILED) {
+      const Status failed = opened.connection_error("connect to");
+      if (PQconnectionNeedsPassword(connection) == 0) return failed;
+      return invalid_argument(std::string(failed.message()) +
+                              "; give one in PGPASSWORD or ~/.pgpass");
+    }
     if (next == PGRES_POLLING_READING || next == PGRES_POLLING_WRITING) {
       // Where reading is asked for, being able to write is no reason to go on.
       const Status waited = opened.wait(next == PGRES_POLLING_WRITING, deadline);
@@ -291,9 +383,12 @@ Result<PgConnection> PgConnection::connect(const std::string& url, const PgOptio
   PQsetNoticeProcessor(
       connection, [](void*, const char*) {}, nullptr);
   if (PQsetnonblocking(connection, 1) != 0) return opened.connection_error("connect to");
-  // What a client that hangs or is cut off holds in the server, others wait for.
+  // What a client that hangs or is cut off holds in the server, others wait for; in a COPY it is
+  // its connection alone that tells.
   SPILLWAY_RETURN_IF_ERROR(
-      opened.execute("SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '30s'"));
+      opened.execute("SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '30s';"
+                     " SET tcp_keepalives_idle = 15; SET tcp_keepalives_interval = 5;"
+                     " SET tcp_keepalives_count = 3"));
   return opened;
 }
 
@@ -407,14 +502,20 @@ Status PgConnection::copy_end() {
   }
 }
 
+void PgConnection::copy_abort() {
+  if (connection_ == nullptr) return;
+  const double deadline = steady_seconds() + options_.query_seconds;
+  const bool told = PQputCopyEnd(connection_.get(), "not wanted any more") > 0;
+  // The server's answer is an error that says so.
+  if (!told || last_result(deadline).ok() || broken()) connection_.reset();
+}
+
 Status in_transaction(PgConnection& connection, const std::function<Status()>& body) {
   SPILLWAY_RETURN_IF_ERROR(connection.execute("BEGIN"));
   Status status = body();
   if (status.ok()) return connection.execute("COMMIT");
-  if (!connection.broken()) {
-    const Status undone = connection.execute("ROLLBACK");
-    if (!undone.ok() && status.code() != Code::kIoError) return undone;
-  }
+  // What went wrong is what is said, also where undoing it fails; then the server undoes it.
+  if (!connection.broken() && !connection.execute("ROLLBACK").ok()) connection.close();
   return status;
 }
 

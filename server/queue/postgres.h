@@ -81,7 +81,8 @@ class PgRows {
 class PgConnection {
  public:
   // `url`: a URL or connection string as of libpq, which reads what is missing from its own places
-  // (PGPASSWORD, ~/.pgpass, a service file). Blocks.
+  // (PGPASSWORD, ~/.pgpass, a service file). Of several hosts each is tried, for `connect_seconds`.
+  // Blocks.
   static Result<PgConnection> connect(const std::string& url, const PgOptions& options);
 
   // "host:port/database as user", without a password.
@@ -101,15 +102,21 @@ class PgConnection {
   Status copy_begin(const char* sql);
   Status copy_put(std::string_view bytes);
   Status copy_end();
+  void copy_abort();  // Nothing of it is kept. The connection is closed if that does not go well.
 
   // Whether the connection can be used no more.
   bool broken() const;
+  void close() { connection_.reset(); }
 
-  // Limits later queries differently.
+  // For later queries.
   void set_query_seconds(double seconds) { options_.query_seconds = seconds; }
+  void set_stop(std::function<bool()> stop) { options_.stop = std::move(stop); }
 
  private:
   PgConnection() = default;
+  static Result<PgConnection> connect_one(const std::vector<const char*>& names,
+                                          const std::vector<const char*>& values,
+                                          const PgOptions& options);
   Status wait(bool for_write, double deadline);
   Status flush(double deadline);
   Result<PgRows> last_result(double deadline);

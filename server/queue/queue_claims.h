@@ -40,22 +40,41 @@ struct Claim {
   int64_t job_rows = 0;
   std::string run_id;
   uint64_t seed = 0;
-  // Owners vanished with it again and again: its rows run with no others beside them.
+  // Owners vanished with it again and again: its rows run with no others beside them, after
+  // begin_alone().
   bool apart = false;
-  // ... and it is one row, which has had all its tries: its result is that it ends the program.
+  // ... and it is one row, which has had all its tries, some of them alone: its result is that it
+  // ends the program.
   bool convicted = false;
   std::vector<ClaimedRow> rows;
 };
 
-// Makes the worker known, or renews its lease. Returns those of `jobs` that have ended.
+// Makes the worker known, or renews its lease. Gives back what it holds and does not know of
+// (`known`: the claims that it does): a claim whose answer was lost, or that reached the server
+// late, would else be renewed with the others and never run. Ends jobs whose deadline is over.
+// Returns those of `jobs` that have ended.
 Result<std::vector<int64_t>> renew_lease(PgConnection& connection, const QueueWorker& worker,
+                                         const std::vector<int64_t>& known,
                                          const std::vector<int64_t>& jobs);
 
-// Claims up to `room` rows of the first job that this worker may answer: fewer when what is left is
-// to be shared with others; more never. `take_over`: also what workers that vanished held. None:
-// there is nothing for it now.
+// Of one claim.
+struct ClaimRoom {
+  int64_t rows = 1;
+  int64_t bytes = int64_t{32} << 20;  // Of lines; one row may have more
+};
+
+// Claims rows of the first job that this worker may answer: fewer than there is room for when what
+// is left is to be shared with others; never more. `take_over`: also what workers that vanished
+// held, its own never. None: there is nothing for it now.
 Result<std::optional<Claim>> claim_rows(PgConnection& connection, const QueueWorker& worker,
-                                        int64_t room, bool take_over);
+                                        const ClaimRoom& room, bool take_over);
+
+struct ClaimId {
+  int64_t id = 0, generation = 0;
+};
+
+// Says that a claim apart runs now: should its worker vanish, its rows are why.
+Status begin_alone(PgConnection& connection, const QueueWorker& worker, const ClaimId& claim);
 
 // Whether a job that this worker may answer has rows without a result, set aside ones left out.
 Result<bool> has_work(PgConnection& connection, const QueueWorker& worker);
@@ -69,13 +88,9 @@ struct RowResult {
   std::string line;
 };
 
-struct ClaimId {
-  int64_t id = 0, generation = 0;
-};
-
 struct WrittenResults {
   int64_t written = 0;
-  int64_t late = 0;   // Not written: the claim is another's now
+  int64_t late = 0;   // Not written: the claim is another's now, and the row has no result yet
   int64_t ended = 0;  // Not written: the job was cancelled or has expired
 };
 
@@ -89,15 +104,7 @@ Result<WrittenResults> write_results(PgConnection& connection, const QueueWorker
 Status give_back(PgConnection& connection, const QueueWorker& worker,
                  const std::vector<ClaimId>& claims, double seconds, const std::string& fault);
 
-// Gives back what the worker holds by a claim whose answer was lost; `known`: those that it knows
-// of. To be called after kIoError, before the next claim.
-Status give_back_unknown(PgConnection& connection, const QueueWorker& worker,
-                         const std::vector<int64_t>& known);
-
 // Gives back what the worker still holds, and forgets the worker.
 Status leave_queue(PgConnection& connection, const QueueWorker& worker);
-
-// Forgets the worker as if it had vanished: the engine died with the rows that it holds.
-Status vanish_from_queue(PgConnection& connection, const QueueWorker& worker);
 
 }  // namespace spillway

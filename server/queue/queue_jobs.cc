@@ -12,13 +12,14 @@
 #include "server/batches/batch_line.h"
 #include "server/batches/batch_order.h"
 #include "server/queue/queue_order.h"
+#include "server/tokenizer/utf8.h"
 
 namespace spillway {
 namespace {
 
 constexpr int16_t kTooLong = 1, kRepeatsId = 2;  // inputs.flags
 constexpr size_t kCopyBytes = size_t{256} << 10;
-constexpr int64_t kFetchedRows = 500;
+constexpr int64_t kFetchedRows = 100;
 
 // Lines are read without a model here: a worker that has one checks them.
 struct LineReader {
@@ -115,7 +116,7 @@ Result<SubmittedJob> find_job(PgConnection& connection, const std::string& key) 
 Result<int64_t> insert_job(PgConnection& connection, const JobSpec& spec, const std::string& key,
                            const InputSummary& summary) {
   PgParameters job;
-  job.text(spec.name).text(key).text(summary.hash).text(spec.model);
+  job.text(to_utf8(spec.name)).text(key).text(summary.hash).text(spec.model);
   job.optional_text(spec.format).optional_text(spec.kv_format).optional_text(spec.kv_rule);
   job.text(std::to_string(spec.seed)).integer(spec.priority);
   job.real(spec.deadline_seconds.value_or(-1)).integer(spec.attempts_max).integer(summary.rows);
@@ -126,7 +127,7 @@ Result<int64_t> insert_job(PgConnection& connection, const JobSpec& spec, const 
           " seed, priority, deadline, attempts_max, rows)"
           " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9,"
           " CASE WHEN $10 < 0 THEN NULL ELSE now() + make_interval(secs => $10) END, $11, $12)"
-          " ON CONFLICT (key) DO NOTHING RETURNING id",
+          " ON CONFLICT (key) WHERE key IS NOT NULL DO NOTHING RETURNING id",
           job));
   if (made.size() == 0) return 0;
   const int64_t id = made.integer(0, 0);
@@ -148,8 +149,12 @@ Status send_rows(PgConnection& connection, int64_t job, BatchInput& input,
   for (const QueueRow& row : rows) {
     // In the file's order lines follow one another; going to one reads anew.
     if (row.number != next_number) input.go_to(row.offset, row.number);
-    SPILLWAY_ASSIGN_OR_RETURN(const bool found, input.next(&text));
-    SPILLWAY_CHECK(found && text.number == row.number);
+    const Result<bool> found = input.next(&text);
+    if (!found.ok()) {
+      connection.copy_abort();
+      return found.status();
+    }
+    SPILLWAY_CHECK(found.value() && text.number == row.number);
     next_number = row.number + 1;
     copy.row(5);
     copy.integer(job);
@@ -202,8 +207,11 @@ constexpr const char* kStatus =
     " extract(epoch FROM now() - j.created)::double precision,"
     " coalesce(extract(epoch FROM coalesce(p.ended_at, now()) - j.started), 0)::double precision,"
     " extract(epoch FROM j.deadline - now())::double precision,"
-    " (SELECT count(*) FROM spillway.workers w WHERE w.expires > now() AND w.model = j.model"
-    " AND (j.identity IS NULL OR w.identity = j.identity)),"
+    " (SELECT count(*) FROM spillway.workers w WHERE w.expires > now() AND j.model = ANY(w.models)"
+    " AND (j.identity IS NULL OR w.identity = j.identity)"
+    " AND (j.format IS NULL OR j.format = w.format)"
+    " AND (j.kv_format IS NULL OR j.kv_format = w.kv_format)"
+    " AND (j.kv_rule IS NULL OR j.kv_rule = w.kv_rule)),"
     " (SELECT count(*) FROM spillway.workers w WHERE w.expires > now())"
     " FROM spillway.jobs j JOIN spillway.progress p ON p.job = j.id LEFT JOIN open o ON o.job = "
     "j.id"
@@ -293,13 +301,18 @@ Result<SubmittedJob> submit_job(PgConnection& connection, const JobSpec& spec, B
   SPILLWAY_ASSIGN_OR_RETURN(const InputSummary summary, summarize(input));
   if (summary.rows == 0) return invalid_argument(spec.name + " has no lines");
   const std::string key = key_of(spec, summary.hash);
+  SPILLWAY_RETURN_IF_ERROR(expire_jobs(connection));  // Such a one is no equal job any more.
   SPILLWAY_ASSIGN_OR_RETURN(const SubmittedJob earlier, find_job(connection, key));
   if (earlier.id != 0) return earlier;
   SPILLWAY_ASSIGN_OR_RETURN(const std::vector<QueueRow> rows, rows_of(input, summary.rows));
   SubmittedJob made;
   made.rows = summary.rows;
   SPILLWAY_RETURN_IF_ERROR(in_transaction(connection, [&]() -> Status {
-    SPILLWAY_ASSIGN_OR_RETURN(made.id, insert_job(connection, spec, key, summary));
+    Result<int64_t> id = insert_job(connection, spec, key, summary);
+    if (id.status().message().find("(55P03)") != std::string_view::npos) {
+      return {Code::kIoError, "another session is handing in the same file at this moment"};
+    }
+    SPILLWAY_ASSIGN_OR_RETURN(made.id, std::move(id));
     return made.id == 0 ? Status() : send_rows(connection, made.id, input, rows, progress);
   }));
   if (made.id != 0) return made;
@@ -341,7 +354,7 @@ Result<QueueSample> sample_queue(PgConnection& connection, const std::vector<std
 Result<std::vector<WorkerStatus>> list_workers(PgConnection& connection) {
   SPILLWAY_ASSIGN_OR_RETURN(
       const PgRows rows,
-      connection.query("SELECT name, model, identity,"
+      connection.query("SELECT name, models[1], identity,"
                        " extract(epoch FROM now() - started)::double precision,"
                        " extract(epoch FROM expires - now())::double precision,"
                        " (SELECT count(*) FROM spillway.claims c WHERE c.worker = w.id)"

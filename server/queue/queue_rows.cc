@@ -15,8 +15,7 @@ namespace spillway {
 
 namespace {
 
-constexpr double kRenewals = 4;                   // In the time of a lease
-constexpr double kClaimBytes = size_t{32} << 20;  // Of the lines of one claim, about
+constexpr double kRenewals = 4;  // In the time of a lease
 
 }  // namespace
 
@@ -33,13 +32,14 @@ QueueRows::QueueRows(PgConnection connection, QueueWorker worker, const ApiConte
 bool QueueRows::connected() {
   if (connection_ && !connection_->broken() && retry_at_ == 0) return true;
   if (!fatal_.ok() || steady_seconds() < retry_at_) return false;
-  PgOptions options = options_.connection;
-  options.stop = [this] { return !closing_ && options_.stop && options_.stop(); };
   if (!connection_ || connection_->broken()) {
     connection_.reset();
+    PgOptions options = options_.connection;
+    if (closing_) options.stop = {};
     Result<PgConnection> opened = PgConnection::connect(options_.url, options);
     if (!went_well(opened.status(), "")) return false;
     connection_ = std::move(opened).value();
+    connection_->set_stop({});  // What is under way ends by itself, soon.
     if (!went_well(check_queue(*connection_), "")) return false;
     log_info("The database answers again.");
   }
@@ -59,7 +59,8 @@ bool QueueRows::went_well(const Status& status, const char* doing) {
   retry_pause_ = std::clamp(2 * retry_pause_, options_.retry_seconds, options_.retry_seconds_max);
   retry_at_ = now + retry_pause_;
   trouble_at_ = now;
-  unknown_ = true;
+  renew_at_ =
+      0;  // Before the next claim, with what may have been claimed without our hearing of it
   log_warning(std::string(status.message()) + "; the next try is in " +
               format_seconds(retry_pause_) + ". " + std::to_string(places_.size()) +
               " rows are in work, " + std::to_string(results_.size()) +
@@ -68,11 +69,16 @@ bool QueueRows::went_well(const Status& status, const char* doing) {
 }
 
 bool QueueRows::renew() {
-  std::vector<int64_t> jobs;
-  for (const auto& [id, held] : held_) jobs.push_back(held.claim.job);
+  std::vector<int64_t> known, jobs;
+  for (const auto& [id, held] : held_) {
+    known.push_back(id);
+    jobs.push_back(held.claim.job);
+  }
+  for (const ClaimId& claim : done_) known.push_back(claim.id);
+  for (const ClaimId& claim : faulty_) known.push_back(claim.id);
   std::sort(jobs.begin(), jobs.end());
   jobs.erase(std::unique(jobs.begin(), jobs.end()), jobs.end());
-  Result<std::vector<int64_t>> ended = renew_lease(*connection_, worker_, jobs);
+  Result<std::vector<int64_t>> ended = renew_lease(*connection_, worker_, known, jobs);
   if (!went_well(ended.status(), "renew the lease")) return false;
   renew_at_ = steady_seconds() + worker_.lease_seconds / kRenewals;
   drop_jobs(ended.value());
@@ -117,27 +123,18 @@ Status QueueRows::commit() {
   return fatal_;
 }
 
-// A claim whose answer was lost would be renewed with the others, and never run.
-bool QueueRows::give_unknown_back() {
-  if (!unknown_) return true;
-  std::vector<int64_t> known;
-  for (const auto& [id, held] : held_) known.push_back(id);
-  for (const ClaimId& claim : done_) known.push_back(claim.id);
-  for (const ClaimId& claim : faulty_) known.push_back(claim.id);
-  if (!went_well(give_back_unknown(*connection_, worker_, known), "give rows back")) return false;
-  unknown_ = false;
-  return true;
-}
-
-bool QueueRows::close(bool engine_died) {
+bool QueueRows::close(const std::string& fault) {
   closing_ = true;
+  if (!fault.empty()) {
+    for (const auto& [id, held] : held_) faulty_.push_back({id, held.claim.generation});
+    fault_ = fault;
+  }
   const double until = steady_seconds() + options_.close_seconds;
   for (;;) {
     retry_at_ = std::min(retry_at_, steady_seconds());
     if (connected()) {
       connection_->set_query_seconds(options_.close_seconds);
-      const auto leave = engine_died ? vanish_from_queue : leave_queue;
-      if (write() && went_well(leave(*connection_, worker_), "leave the queue")) return true;
+      if (write() && went_well(leave_queue(*connection_, worker_), "leave the queue")) return true;
     }
     if (!fatal_.ok() || steady_seconds() >= until) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
@@ -147,32 +144,33 @@ bool QueueRows::close(bool engine_died) {
 // ---- Rows ---------------------------------------------------------------------------------------
 
 bool QueueRows::claim(int64_t room) {
-  if (!connected() || !give_unknown_back()) return false;
+  if (!connected()) return false;
   const double began = steady_seconds();
   // Others would take what a worker claims of whom they do not know.
   if (began >= renew_at_ && !renew()) return false;
   // When the database was away, leases could not be renewed: those that look over may not be.
   const bool take_over = began - trouble_at_ > worker_.lease_seconds;
-  const auto rows = std::clamp<int64_t>(static_cast<int64_t>(kClaimBytes / line_bytes_), 1, room);
-  Result<std::optional<Claim>> claimed = claim_rows(*connection_, worker_, rows, take_over);
+  Result<std::optional<Claim>> claimed =
+      claim_rows(*connection_, worker_, ClaimRoom{.rows = room}, take_over);
   if (!went_well(claimed.status(), "claim rows")) return false;
   ++calls_.claims;
   calls_.claim_seconds += steady_seconds() - began;
   if (!claimed.value()) return false;
   Claim claim = *std::move(claimed).value();
   const int64_t id = claim.id;
+  if (held_.count(id) > 0) {
+    // Another server has taken over that has not seen all of the first one's claims.
+    const std::vector<ClaimId> other = {{id, claim.generation}};
+    (void)went_well(give_back(*connection_, worker_, other, worker_.lease_seconds, ""),
+                    "claim rows");
+    return false;
+  }
   if (claim.apart) {
     apart_ = Apart::kWaits;
+    apart_claim_ = {id, claim.generation};
     log_info("Workers vanished with " + std::to_string(claim.rows.size()) + " rows of job " +
-             std::to_string(claim.job) +
-             ", the last time while nothing else ran: they run by "
-             "themselves here.");
+             std::to_string(claim.job) + " again and again: they run by themselves here.");
   }
-  size_t bytes = 0;
-  for (const ClaimedRow& row : claim.rows) bytes += row.line.size();
-  // The next claim may be of longer lines, but not of far longer ones without a warning.
-  line_bytes_ = std::max(
-      {static_cast<double>(bytes) / static_cast<double>(claim.rows.size()), line_bytes_ / 4, 1.0});
   Held held;
   held.left = static_cast<int64_t>(claim.rows.size());
   for (ClaimedRow& row : std::exchange(claim.rows, {})) ready_.emplace_back(id, std::move(row));
@@ -206,7 +204,12 @@ Result<BatchRows::Next> QueueRows::next(int64_t in_flight, int64_t room, BatchRo
     return Next::kLater;
   }
   if (apart_ == Apart::kWaits) {
-    SPILLWAY_RETURN_IF_ERROR(commit());  // Before rows that may end the program
+    // Before rows that may end the program
+    if (!connected() || !write() ||
+        !went_well(begin_alone(*connection_, worker_, apart_claim_), "begin a claim")) {
+      SPILLWAY_RETURN_IF_ERROR(fatal_);
+      return Next::kLater;
+    }
     apart_ = Apart::kRuns;
   } else if (ready_.empty()) {
     apart_ = Apart::kNone;

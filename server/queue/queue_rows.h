@@ -15,7 +15,6 @@
 #include <string>
 #include <vector>
 
-#include "server/batches/batch_input.h"
 #include "server/batches/batch_rows.h"
 #include "server/queue/postgres.h"
 #include "server/queue/queue_claims.h"
@@ -24,8 +23,7 @@ namespace spillway {
 
 struct QueueRowsOptions {
   std::string url;
-  PgOptions connection;  // Without `stop`
-  std::function<bool()> stop;
+  PgOptions connection;
   bool until_done = false;  // next() says kEnd when no job that the worker may answer has rows left
   double poll_seconds = 1;  // Between two looks for work where there was none
   double retry_seconds = 0.5, retry_seconds_max = 30;  // Between tries to reach the database
@@ -46,10 +44,10 @@ class QueueRows : public BatchRows {
   Status tick() override;
   JournalCounts counts() const override { return counts_; }
 
-  // Writes what is left and gives back the rest. `engine_died`: then what it holds is counted as a
-  // crash, since its rows may be why. Returns false when the database could not be reached, so that
+  // Writes what is left and gives back the rest. `fault`: why the engine died, if it did: then as
+  // rows that the machine failed. Returns false when the database could not be reached, so that
   // others wait until the lease is over.
-  bool close(bool engine_died);
+  bool close(const std::string& fault);
 
   // Time with the database, and calls, for the log.
   struct Calls {
@@ -75,7 +73,6 @@ class QueueRows : public BatchRows {
   bool went_well(const Status& status, const char* doing);
   bool renew();
   bool write();
-  bool give_unknown_back();
   bool claim(int64_t room);
   BatchRow take_ready();
   // A row of the claim has its result, or was set aside.
@@ -93,10 +90,10 @@ class QueueRows : public BatchRows {
   std::map<int64_t, Place> places_;                   // Rows in flight, by key
   std::deque<std::pair<int64_t, ClaimedRow>> ready_;  // With their claims
   int64_t next_key_ = 1;
-  double line_bytes_ = kBatchLineBytesMax;  // Of a line, as the last claims had them
   // A claim apart: it waits until nothing else runs, then runs.
   enum class Apart : uint8_t { kNone, kWaits, kRuns };
   Apart apart_ = Apart::kNone;
+  ClaimId apart_claim_;
 
   std::vector<RowResult> results_;  // Not written yet
   std::vector<ClaimId> done_;       // Likewise
@@ -109,7 +106,6 @@ class QueueRows : public BatchRows {
   double retry_at_ = 0;  // 0: the database answers
   double retry_pause_ = 0;
   double trouble_at_ = -1e9;  // When it last did not
-  bool unknown_ = false;      // There may be a claim whose answer was lost.
 };
 
 }  // namespace spillway

@@ -16,7 +16,7 @@ constexpr const char* kMigrations[] = {
 CREATE TABLE spillway.jobs (
   id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   name text NOT NULL,                 -- of the file, for people
-  key text UNIQUE,                    -- of the input and all that changes results; null: it ended early
+  key text,                           -- of the input and all that changes results; null: it ended early
   input_hash text NOT NULL,
   model text NOT NULL,
   format text, kv_format text, kv_rule text,  -- null: those of the first worker
@@ -31,9 +31,11 @@ CREATE TABLE spillway.jobs (
   run_id text,
   created timestamptz NOT NULL DEFAULT now(),
   started timestamptz
-);
-CREATE INDEX jobs_to_claim ON spillway.jobs (priority, deadline, id)
-  WHERE NOT ended AND next_position <= rows;
+) WITH (fillfactor = 50);
+-- Partial, so that a change of key is none for those who refer to the row, and waits for none of them.
+CREATE UNIQUE INDEX jobs_by_key ON spillway.jobs (key) WHERE key IS NOT NULL;
+-- Without next_position, so that a claim changes no index.
+CREATE INDEX jobs_to_claim ON spillway.jobs (priority, deadline, id) WHERE NOT ended;
 
 -- Apart from jobs, so that who claims does not wait for who writes results.
 CREATE TABLE spillway.progress (
@@ -69,8 +71,9 @@ CREATE TABLE spillway.results (
 CREATE TABLE spillway.workers (
   id bigint PRIMARY KEY,              -- drawn by the worker
   name text NOT NULL,
-  model text NOT NULL,
+  models text[] NOT NULL,
   identity text NOT NULL,
+  format text NOT NULL, kv_format text NOT NULL, kv_rule text NOT NULL,
   started timestamptz NOT NULL DEFAULT now(),
   lease_seconds double precision NOT NULL,
   expires timestamptz NOT NULL        -- renewed while it lives; behind it others take its claims
@@ -83,8 +86,10 @@ CREATE TABLE spillway.claims (
   first bigint NOT NULL,              -- positions, both included
   last bigint NOT NULL,
   worker bigint,                      -- null: given back
-  generation bigint NOT NULL DEFAULT 1,       -- raised whenever the owner changes
+  generation bigint NOT NULL,         -- drawn, then raised whenever the owner changes
+  alone boolean NOT NULL DEFAULT false,       -- it runs with nothing beside it
   crashes integer NOT NULL DEFAULT 0, -- owners that vanished with it
+  alone_crashes integer NOT NULL DEFAULT 0,   -- ... while it was one row and ran alone
   faults integer NOT NULL DEFAULT 0,  -- owners whose machine failed its rows
   set_aside boolean NOT NULL DEFAULT false,   -- too many faults: waits for `queue retry`
   not_before timestamptz NOT NULL DEFAULT now(),

@@ -68,10 +68,11 @@ class Drain {
     worker.identity = "echo";
     worker.run_id = [](const std::string&, uint64_t) { return std::string("0123456789abcdef"); };
     worker.lease_seconds = 600;
-    must(renew_lease(connection, worker, {}));
+    must(renew_lease(connection, worker, {}, {}));
     for (;;) {
       const double began = steady_seconds();
-      std::optional<Claim> claim = must(claim_rows(connection, worker, rows_of_claim_, true));
+      std::optional<Claim> claim =
+          must(claim_rows(connection, worker, ClaimRoom{.rows = rows_of_claim_}, true));
       if (!claim) break;
       const double claimed = steady_seconds();
       std::vector<RowResult> results;

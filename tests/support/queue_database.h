@@ -66,10 +66,15 @@ class QueueDatabase {
     return made;
   }
 
+  // The worker's claims so far stay its own.
   std::optional<Claim> claim(const QueueWorker& worker, int64_t room = 100, bool take_over = true) {
-    value(renew_lease(connection, worker, {}));
-    return value(claim_rows(connection, worker, room, take_over));
+    renew(worker);
+    std::optional<Claim> made =
+        value(claim_rows(connection, worker, ClaimRoom{.rows = room}, take_over));
+    if (made) claims.push_back(made->id);
+    return made;
   }
+  void renew(const QueueWorker& worker) { value(renew_lease(connection, worker, claims, {})); }
   // Its rows, by the numbers of their lines.
   static std::vector<int64_t> numbers(const std::optional<Claim>& claim) {
     std::vector<int64_t> all;
@@ -123,6 +128,7 @@ class QueueDatabase {
   TempDirectory folder;
   PostgresServer server;
   PgConnection connection;
+  std::vector<int64_t> claims;  // By claim()
 };
 
 }  // namespace spillway::test

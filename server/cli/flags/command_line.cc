@@ -70,8 +70,11 @@ std::string joined(const std::vector<std::string>& values) {
 void warn_of_secrets(const Command& command) {
   for (const Setting& setting : command.settings.all()) {
     if (!setting.secret || setting.source != SettingSource::kFlag) continue;
-    log_warning("--" + setting.name + " shows in the list of processes (ps); use " +
-                setting.environment_name() + " or --" + setting.name + "-file");
+    const std::string text =
+        setting.exposure ? setting.exposure(setting.value)
+                         : "--" + setting.name + " shows in the list of processes (ps); use " +
+                               setting.environment_name() + " or --" + setting.name + "-file";
+    if (!text.empty()) log_warning(text);
   }
 }
 

@@ -37,6 +37,9 @@ struct Setting {
   // Its value is never printed, and an empty variable is an error: for any other setting it means
   // "not set", for a key it would mean that no key is required.
   bool secret = false;
+  // Of a secret: what is said where the value stands on the command line, which everyone sees; ""
+  // if there is nothing in it to hide. Empty: what goes for a key.
+  std::function<std::string(const std::string& value)> exposure = {};
 
   bool is_switch() const { return meaning.empty(); }
   std::string environment_name() const;  // "SPILLWAY_HOST_MEMORY"

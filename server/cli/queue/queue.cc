@@ -177,8 +177,13 @@ Status fetch(const QueueFlags& flags, PatientDatabase& database) {
   JobStatus job;
   SPILLWAY_RETURN_IF_ERROR(database.call([&](PgConnection& connection) -> Status {
     SPILLWAY_RETURN_IF_ERROR(
-        write_lines(target, "job-" + std::to_string(*flags.job),
-                    [&](const AddLine& add) { return fetch_job(connection, *flags.job, add); }));
+        write_lines(target, "job-" + std::to_string(*flags.job), [&](const AddLine& add) {
+          return fetch_job(connection, *flags.job, [&](std::string_view line) -> Status {
+            const Status added = add(line);
+            if (added.code() != Code::kIoError) return added;
+            return {Code::kCapacity, std::string(added.message())};  // Another try would not help.
+          });
+        }));
     SPILLWAY_ASSIGN_OR_RETURN(job, job_status(connection, *flags.job));
     return {};
   }));
@@ -242,6 +247,14 @@ Setting choice_of_format(std::string name, std::string* field, std::string help)
     return {};
   };
   return setting;
+}
+
+bool has_password(const std::string& url) {
+  const size_t user = url.find("://");
+  const size_t host = url.find('@');
+  const bool in_front = user != std::string::npos && host != std::string::npos && user < host &&
+                        url.substr(user + 3, host - user - 3).find(':') != std::string::npos;
+  return in_front || url.find("password=") != std::string::npos;
 }
 
 void add_flags(Settings& settings, QueueFlags* flags) {
@@ -310,6 +323,12 @@ Setting database_setting(std::string* field) {
       "the PostgreSQL database: postgresql://USER@HOST:PORT/NAME, or any connection string of "
       "libpq; a password is better kept in PGPASSWORD or ~/.pgpass, where ps does not show it";
   setting.secret = true;
+  setting.exposure = [](const std::string& url) {
+    return has_password(url)
+               ? "The password in --database shows in the list of processes (ps); use "
+                 "SPILLWAY_DATABASE, PGPASSWORD or ~/.pgpass"
+               : "";
+  };
   setting.assign = [field](const std::string& text) -> Status {
     *field = text;
     return {};
@@ -374,7 +393,7 @@ Command queue_command() {
       "list` shows all, `queue workers` who works; `queue cancel` ends a job, and what is done can "
       "be fetched; `queue retry` runs rows again that several machines failed; `queue delete` "
       "removes a job that has ended. The same file is one job, however often it is submitted.";
-  command.usage = "ACTION --database URL";
+  command.usage = "--database URL";
   command.arguments = {
       {"ACTION",
        "submit, status, list, fetch, cancel, retry, delete, workers, or init, which "

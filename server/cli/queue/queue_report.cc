@@ -31,7 +31,8 @@ std::string rows_text(int64_t rows, const char* what) {
 std::string trouble_of(const JobStatus& job) {
   if (job.final()) return "";
   if (job.workers == 0) {
-    if (job.workers_else == 0) return "no worker is there: spillway work MODEL --database URL";
+    if (job.workers_else == 0)
+      return "no worker is there: start `spillway work MODEL` on some machines";
     return "no worker may take it: " + std::to_string(job.workers_else) +
            " that are there have another model, or other formats or rules (spillway queue workers)";
   }

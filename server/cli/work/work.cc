@@ -31,7 +31,7 @@ namespace spillway {
 namespace {
 
 constexpr double kShowSeconds = 10;
-constexpr double kStopSeconds = 2;  // After a signal a query that is under way may take so long.
+constexpr double kQuerySeconds = 15;  // After these the database counts as away.
 
 std::string default_name() {
   std::array<char, 256> host{};
@@ -49,7 +49,9 @@ int64_t random_id() {
 Result<PgConnection> connect(const WorkFlags& flags) {
   constexpr double kPauseMax = 30;
   for (double pause = 0.5;; pause = std::min(2 * pause, kPauseMax)) {
-    Result<PgConnection> opened = PgConnection::connect(flags.database, {});
+    PgOptions options;
+    options.query_seconds = kQuerySeconds;
+    Result<PgConnection> opened = PgConnection::connect(flags.database, options);
     Status status = opened.status();
     if (status.ok()) status = check_queue(opened.value());
     if (status.ok()) return opened;
@@ -239,7 +241,7 @@ Status run_work(const WorkFlags& flags, const WorkSetup& setup) {
   QueueRowsOptions options;
   options.url = flags.database;
   options.until_done = flags.until_done;
-  options.stop = [&] { return interrupted() && steady_seconds() - interrupted_at > kStopSeconds; };
+  options.connection.query_seconds = kQuerySeconds;
   const std::string place = connection.place();
   QueueRows rows(std::move(connection), worker, model.context, options);
   log_info(worker.name + " answers jobs for " + worker.models.front() + " of " + place + " (" +
@@ -261,8 +263,9 @@ Status run_work(const WorkFlags& flags, const WorkSetup& setup) {
   };
   const Result<BatchProgress> done = run_rows(job, rows);
   if (done.ok()) progress = done.value();
-  const bool engine_died = !model.scheduler->stats().healthy;
-  const bool left = rows.close(engine_died);
+  const bool healthy = model.scheduler->stats().healthy;
+  const bool left =
+      rows.close(healthy ? "" : "the engine died: " + std::string(done.status().message()));
   if (health) health->server->stop();
   if (!left) {
     log_warning(

@@ -107,14 +107,24 @@ TEST_CASE("errors say what kind they are, and never the password", "[slow]") {
   CHECK_THAT(message(password), Catch::Contains("password authentication failed"));
   CHECK_THAT(message(password), !Catch::Contains("topsecret"));
   CHECK(PgConnection::connect(server.url("locked") + "&password=sesame", {}).ok());
+  const Status without = refused(server.url("locked"));
+  CHECK(without.code() == Code::kInvalidArgument);
+  CHECK_THAT(message(without), Catch::Contains("PGPASSWORD"));
   const Status nobody = refused(server.url("nobody"));
   CHECK(nobody.code() == Code::kInvalidArgument);
   CHECK_THAT(message(nobody), Catch::Contains("\"nobody\" does not exist"));
-  for (const char* url : {"postgresql://u:topsecret@%zz/x", "host='topsecret", "topsecret=1"}) {
+  for (const char* url :
+       {"postgresql://u:topsecret@%zz/x", "host='topsecret", "topsecret=1",
+        "host=h password=to\"p ba\"topsecret", "postgresql://h/x?sslmode=topsecret"}) {
     const Status unreadable = refused(url);
     CHECK(unreadable.code() == Code::kInvalidArgument);
     CHECK_THAT(message(unreadable), Catch::Contains("postgresql://USER@HOST/DATABASE"));
     CHECK_THAT(message(unreadable), !Catch::Contains("topsecret"));
+  }
+  for (const char* url : {"postgresql://u:a@topsecret@h/x", "postgresql://u:a@topsecret:w@h/x"}) {
+    const Status at = refused(url);
+    CHECK(at.code() == Code::kInvalidArgument);
+    CHECK_THAT(message(at), Catch::Contains("%40") && !Catch::Contains("topsecret"));
   }
   server.crash();
   CHECK(refused(server.url()).code() == Code::kIoError);
@@ -122,6 +132,45 @@ TEST_CASE("errors say what kind they are, and never the password", "[slow]") {
   CHECK(connection.broken());
   server.start();
   CHECK(refused(server.url()).ok());
+}
+
+TEST_CASE("of several hosts the one that answers is taken", "[slow]") {
+  if (!test::has_postgres()) return;
+  test::PostgresServer silent, server;
+  silent.hang(true);
+  PgOptions options;
+  options.connect_seconds = 0.5;
+  const auto folder = [](const test::PostgresServer& of) {
+    const std::string url = of.url();
+    const size_t host = url.find("host=") + 5;
+    return url.substr(host, url.find('&') - host);
+  };
+  const std::string hosts =
+      "dbname=postgres user=spillway host=" + folder(silent) + "," + folder(server);
+  Result<PgConnection> opened = PgConnection::connect(hosts, options);
+  INFO(message(opened.status()));
+  REQUIRE(opened.ok());
+  CHECK_THAT(opened->place(), Catch::Contains(folder(server)));
+  silent.hang(false);
+}
+
+TEST_CASE("a COPY that is given up leaves the connection as it was", "[slow]") {
+  if (!test::has_postgres()) return;
+  const test::PostgresServer server;
+  PgConnection connection = server.connect();
+  REQUIRE(connection.execute("CREATE TABLE t (a bigint)").ok());
+  const Status why = in_transaction(connection, [&]() -> Status {
+    SPILLWAY_RETURN_IF_ERROR(connection.copy_begin("COPY t FROM STDIN (FORMAT binary)"));
+    PgCopyBuffer buffer;
+    buffer.row(1);
+    buffer.integer(7);
+    SPILLWAY_RETURN_IF_ERROR(connection.copy_put(buffer.buffer()));
+    connection.copy_abort();
+    return {Code::kInvalidArgument, "the file has changed"};
+  });
+  CHECK(message(why) == "the file has changed");
+  CHECK_FALSE(connection.broken());
+  CHECK(connection.query("SELECT count(*) FROM t")->integer(0, 0) == 0);
 }
 
 TEST_CASE("a server that hangs is an error within the time limit", "[slow]") {

@@ -75,7 +75,22 @@ TEST_CASE("values of the queue's flags are checked, and the database's is never 
     INFO(text);
     CHECK(status == kExitUsage);
     CHECK_THAT(text, !Catch::Contains("topsecret"));
-    CHECK_FALSE(text.empty());
+    CHECK_THAT(text, Catch::Contains("spillway queue: "));
+  }
+}
+
+TEST_CASE("a password on the command line is warned of, and one that is not there is not") {
+  const auto warning = [](const char* url) {
+    std::string field;
+    return database_setting(&field).exposure(url);
+  };
+  for (const char* url :
+       {"postgresql://u:p@h/x", "postgresql://h/x?password=p", "host=h password=p"}) {
+    CHECK_THAT(warning(url), Catch::Contains("SPILLWAY_DATABASE"));
+  }
+  for (const char* url :
+       {"postgresql://u@h:5432/x", "host=h user=u", "postgresql:///x?host=/run"}) {
+    CHECK(warning(url).empty());
   }
 }
 
