@@ -389,6 +389,7 @@ Result<PgConnection> PgConnection::connect_one(const std::vector<const char*>& n
       opened.execute("SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '30s';"
                      " SET tcp_keepalives_idle = 15; SET tcp_keepalives_interval = 5;"
                      " SET tcp_keepalives_count = 3"));
+  if (!options.settings.empty()) SPILLWAY_RETURN_IF_ERROR(opened.execute(options.settings));
   return opened;
 }
 

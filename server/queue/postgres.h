@@ -29,6 +29,8 @@ struct PgOptions {
   // For one query, from the first byte sent to the last one received. A connection that exceeds it
   // is closed, and whether the query took effect is not known.
   double query_seconds = 30;
+  // Statements run once when connected, such as "SET jit = off"; may be empty.
+  std::string settings = {};
   // Asked ten times a second while waiting; true ends the wait. May be empty.
   std::function<bool()> stop = {};
 };

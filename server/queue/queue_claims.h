@@ -15,6 +15,13 @@
 
 namespace spillway {
 
+// For PgOptions::settings of a worker's connection. Its queries look at a few rows of tables that
+// may have millions, which the planner cannot know of ranges that are parameters: it would read
+// all.
+constexpr const char* kWorkerSettings =
+    "SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_seqscan = off;"
+    " SET max_parallel_workers_per_gather = 0; SET jit = off";
+
 // Who works, and what it may answer.
 struct QueueWorker {
   int64_t id = 0;  // Drawn at random, > 0

@@ -60,7 +60,9 @@ class Drain {
       : url_(std::move(url)), rows_(rows), rows_of_claim_(rows_of_claim), pause_ms_(pause_ms) {}
 
   void work(int64_t number) {
-    PgConnection connection = must(PgConnection::connect(url_, {}));
+    PgOptions options;
+    options.settings = kWorkerSettings;
+    PgConnection connection = must(PgConnection::connect(url_, options));
     QueueWorker worker;
     worker.id = number;
     worker.name = "echo-" + std::to_string(number);

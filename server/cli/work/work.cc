@@ -23,6 +23,7 @@
 #include "server/cli/queue/queue.h"
 #include "server/cli/serve/serve.h"
 #include "server/log.h"
+#include "server/queue/queue_claims.h"
 #include "server/queue/queue_jobs.h"
 #include "server/queue/queue_rows.h"
 #include "server/queue/queue_schema.h"
@@ -51,6 +52,7 @@ Result<PgConnection> connect(const WorkFlags& flags) {
   for (double pause = 0.5;; pause = std::min(2 * pause, kPauseMax)) {
     PgOptions options;
     options.query_seconds = kQuerySeconds;
+    options.settings = kWorkerSettings;
     Result<PgConnection> opened = PgConnection::connect(flags.database, options);
     Status status = opened.status();
     if (status.ok()) status = check_queue(opened.value());
@@ -242,6 +244,7 @@ Status run_work(const WorkFlags& flags, const WorkSetup& setup) {
   options.url = flags.database;
   options.until_done = flags.until_done;
   options.connection.query_seconds = kQuerySeconds;
+  options.connection.settings = kWorkerSettings;
   const std::string place = connection.place();
   QueueRows rows(std::move(connection), worker, model.context, options);
   log_info(worker.name + " answers jobs for " + worker.models.front() + " of " + place + " (" +
