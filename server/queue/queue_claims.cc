@@ -143,11 +143,17 @@ Status fetch_lines(PgConnection& connection, const std::vector<RowPlace>& places
                    Claim* claim) {
   std::vector<int64_t> positions;
   for (int64_t i = 0; i < count; ++i) positions.push_back(places[static_cast<size_t>(i)].position);
+  if (positions.empty()) return {};
+  // The range is for the index, which a list alone may be looked for in from end to end.
+  PgParameters wanted;
+  wanted.integer(claim->job).integer(positions.front()).integer(positions.back());
+  wanted.integers(positions);
   SPILLWAY_ASSIGN_OR_RETURN(
       const PgRows found,
       connection.query("SELECT i.row, i.position, i.flags, i.line FROM spillway.inputs i"
-                       " WHERE i.job = $1 AND i.position = ANY($2) ORDER BY i.position",
-                       PgParameters().integer(claim->job).integers(positions)));
+                       " WHERE i.job = $1 AND i.position BETWEEN $2 AND $3"
+                       " AND i.position = ANY($4) ORDER BY i.position",
+                       wanted));
   for (int64_t row = 0; row < found.size(); ++row) {
     const int64_t flags = found.integer(row, 2);
     claim->rows.push_back({found.integer(row, 0), found.integer(row, 1), (flags & 1) != 0,
@@ -254,11 +260,10 @@ struct Urgency {
 };
 
 // One statement, so that the job is locked only while the server is at it, and others that claim do
-// not wait for this client; in the mode that does not wait for who refers to the job, either. The
-// last rows are shared out, so that no worker has many of them while others have none. $6 to $8:
-// the urgency that a job must have at least; $9: room, $10: the worker, $11: the generation. It
-// does not wait for the disk: a claim that a crash of the server loses is made anew, by anyone, and
-// its owner finds out when it writes.
+// not wait for this client. The last rows are shared out, so that no worker has many of them while
+// others have none. $6 to $8: the urgency that a job must have at least; $9: room, $10: the worker,
+// $11: the generation. It does not wait for the disk: a claim that a crash of the server loses is
+// made anew, by anyone, and its owner finds out when it writes.
 constexpr const char* kClaimNew =
     "WITH job AS (SELECT j.id, j.next_position AS first,"
     " least($9, greatest(1, ceil((j.rows - j.next_position + 1)::float8 / (2 * greatest(1,"
@@ -266,7 +271,7 @@ constexpr const char* kClaimNew =
     "::bigint AS size FROM spillway.jobs j WHERE j.next_position <= j.rows"
     " AND (j.priority, coalesce(j.deadline, 'infinity'), j.id) <= ($6, $7::timestamptz, $8)"
     " AND " SPILLWAY_JOB_FITS " ORDER BY " SPILLWAY_URGENCY
-    " LIMIT 1 FOR NO KEY UPDATE),"
+    " LIMIT 1 FOR UPDATE),"
     " moved AS (UPDATE spillway.jobs j SET next_position = job.first + job.size,"
     " identity = coalesce(j.identity, $2), started = coalesce(j.started, now())"
     " FROM job WHERE j.id = job.id"

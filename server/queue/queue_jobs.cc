@@ -400,8 +400,15 @@ Status delete_job(PgConnection& connection, int64_t job) {
     return {Code::kCapacity, "job " + std::to_string(job) + " is " + now.state +
                                  ": cancel it before, or wait for its end"};
   }
-  return connection.query("DELETE FROM spillway.jobs WHERE id = $1", PgParameters().integer(job))
-      .status();
+  return in_transaction(connection, [&]() -> Status {
+    for (const char* const sql : {"DELETE FROM spillway.claims WHERE job = $1",
+                                  "DELETE FROM spillway.results WHERE job = $1",
+                                  "DELETE FROM spillway.inputs WHERE job = $1",
+                                  "DELETE FROM spillway.jobs WHERE id = $1"}) {
+      SPILLWAY_RETURN_IF_ERROR(connection.query(sql, PgParameters().integer(job)).status());
+    }
+    return {};
+  });
 }
 
 Status expire_jobs(PgConnection& connection) {

@@ -48,9 +48,12 @@ CREATE TABLE spillway.progress (
   ended_at timestamptz
 ) WITH (fillfactor = 50);
 
+-- These refer to jobs without a constraint: its check would lock the job's row for each row of theirs, and
+-- those who claim would wait for those who write.
+
 -- Rows are claimed by their position, in which long and short ones are mixed.
 CREATE TABLE spillway.inputs (
-  job bigint NOT NULL REFERENCES spillway.jobs ON DELETE CASCADE,
+  job bigint NOT NULL,
   position bigint NOT NULL,
   row bigint NOT NULL,                -- number of its line in the file
   flags smallint NOT NULL,            -- 1: too long; 2: its custom_id is an earlier line's
@@ -59,7 +62,7 @@ CREATE TABLE spillway.inputs (
 );
 
 CREATE TABLE spillway.results (
-  job bigint NOT NULL REFERENCES spillway.jobs ON DELETE CASCADE,
+  job bigint NOT NULL,
   row bigint NOT NULL,
   failed boolean NOT NULL,
   prompt_tokens bigint NOT NULL,
@@ -82,7 +85,7 @@ CREATE TABLE spillway.workers (
 -- Runs of rows that are claimed, or were given back.
 CREATE TABLE spillway.claims (
   id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-  job bigint NOT NULL REFERENCES spillway.jobs ON DELETE CASCADE,
+  job bigint NOT NULL,
   first bigint NOT NULL,              -- positions, both included
   last bigint NOT NULL,
   worker bigint,                      -- null: given back
