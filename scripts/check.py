@@ -74,7 +74,7 @@ LAYERS = {
     "server/cli/profile": COMMAND | {"kernels/measure"},
     "server/cli/queue": COMMAND | {"server/queue", "server/cli/batch"},
     "server/cli/serve": COMMAND,
-    "server/cli/work": COMMAND | {"server/queue", "server/cli/batch", "server/cli/queue", "server/cli/serve"},
+    "server/cli/work": COMMAND | {"offload/convert", "server/queue", "server/cli/batch", "server/cli/queue", "server/cli/serve"},
     "server/cli": COMMAND | {f"server/cli/{command}" for command in (
         "batch", "bench", "cache", "convert", "eval", "generate", "inspect", "plan", "profile", "queue",
         "serve", "work")},

@@ -100,21 +100,28 @@ Result<std::string> contents_of(const std::string& name, File file) {
   return hash_ranges(*source, samples_of(name, *source));
 }
 
-std::string stamp_text(const std::string& name, const FileStamp& stamp) {
-  return name + '\n' + std::to_string(stamp.bytes) + ' ' + std::to_string(stamp.modified_ns) + '\n';
+// What a fingerprint is of.
+struct Parts {
+  bool times = true;
+  bool contents = true;  // Samples of them
+};
+
+std::string stamp_text(const std::string& name, const FileStamp& stamp, const Parts& parts) {
+  const std::string time = parts.times ? ' ' + std::to_string(stamp.modified_ns) : "";
+  return name + '\n' + std::to_string(stamp.bytes) + time + '\n';
 }
 
-// Hashes names, sizes and times of a GGUF model's files, and with `contents` all of their headers,
+// Hashes names and sizes of a GGUF model's files, their times, and of their contents all headers,
 // which hold configuration and tokenizer, and samples of every tensor.
-Result<std::string> hash_gguf(const std::string& path, bool contents) {
+Result<std::string> hash_gguf(const std::string& path, const Parts& parts) {
   SPILLWAY_ASSIGN_OR_RETURN(const GgufModel model, GgufModel::open(path));
   std::string text;
   for (uint32_t i = 0; i < model.files().size(); ++i) {
     const ByteSource& source = *model.files()[i];
     SPILLWAY_ASSIGN_OR_RETURN(const File file, File::open_to_read(source.name()));
     SPILLWAY_ASSIGN_OR_RETURN(const FileStamp stamp, file.stamp());
-    text += stamp_text(std::filesystem::path(source.name()).filename().string(), stamp);
-    if (!contents) continue;
+    text += stamp_text(std::filesystem::path(source.name()).filename().string(), stamp, parts);
+    if (!parts.contents) continue;
     std::vector<Range> ranges = {{0, model.header_bytes(i)}};
     for (const GgufModelTensor& tensor : model.tensors()) {
       if (tensor.file == i) add_tensor({tensor.stored.offset, tensor.stored.bytes}, ranges);
@@ -125,26 +132,30 @@ Result<std::string> hash_gguf(const std::string& path, bool contents) {
   return hash_of(text);
 }
 
-// Hashes names, sizes and times, and with `contents` the samples of each file.
-Result<std::string> hash_directory(const std::string& directory, bool contents) {
+// Hashes names and sizes, times, and the samples of each file.
+Result<std::string> hash_directory(const std::string& directory, const Parts& parts) {
   SPILLWAY_ASSIGN_OR_RETURN(const File opened, File::open(directory, O_RDONLY | O_DIRECTORY));
   SPILLWAY_ASSIGN_OR_RETURN(const std::vector<std::string> names, files_that_count(directory));
   std::string text;
   for (const std::string& name : names) {
     SPILLWAY_ASSIGN_OR_RETURN(File file, File::open_in(opened, name));
     SPILLWAY_ASSIGN_OR_RETURN(const FileStamp stamp, file.stamp());
-    text += stamp_text(name, stamp);
-    if (!contents) continue;
+    text += stamp_text(name, stamp, parts);
+    if (!parts.contents) continue;
     SPILLWAY_ASSIGN_OR_RETURN(const std::string read, contents_of(name, std::move(file)));
     text += read + '\n';
   }
   return hash_of(text);
 }
 
+Result<std::string> hash_path(const std::string& path, const Parts& parts) {
+  return is_gguf_path(path) ? hash_gguf(path, parts) : hash_directory(path, parts);
+}
+
 }  // namespace
 
 Result<std::string> checkpoint_fingerprint(const std::string& path) {
-  return is_gguf_path(path) ? hash_gguf(path, true) : hash_directory(path, true);
+  return hash_path(path, {});
 }
 
 std::string source_of(const std::string& model_name, const std::string& fingerprint) {
@@ -152,7 +163,11 @@ std::string source_of(const std::string& model_name, const std::string& fingerpr
 }
 
 Result<std::string> checkpoint_fingerprint_of_stamps(const std::string& path) {
-  return is_gguf_path(path) ? hash_gguf(path, false) : hash_directory(path, false);
+  return hash_path(path, {.times = true, .contents = false});
+}
+
+Result<std::string> checkpoint_contents(const std::string& path) {
+  return hash_path(path, {.times = false, .contents = true});
 }
 
 }  // namespace spillway

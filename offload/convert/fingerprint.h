@@ -17,6 +17,9 @@ namespace spillway {
 // not a regular file. Blocks.
 Result<std::string> checkpoint_fingerprint(const std::string& path);
 
+// Likewise without the times: copies of a checkpoint, on whatever machine, have the same.
+Result<std::string> checkpoint_contents(const std::string& path);
+
 // The source that a packed file names (ModelFileTable::source): model name and fingerprint.
 std::string source_of(const std::string& model_name, const std::string& fingerprint);
 

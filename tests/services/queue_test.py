@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -189,6 +190,20 @@ class Queue(unittest.TestCase):
         finally:
             self.stop_worker(worker)
         self.assertEqual(status["state"], "queued")
+
+    def test_copies_of_a_model_answer_alike(self):
+        copy = self.folder / "copy" / "demo"
+        shutil.copytree(DEMO, copy)
+        for path in copy.iterdir():
+            os.utime(path, (1_700_000_000, 1_700_000_000))
+        identities = []
+        for number, model in enumerate([DEMO, copy]):
+            path = self.folder / f"copies-{number}.jsonl"
+            write_rows(path, map(row, range(3 + number)))
+            job = self.submit(path)
+            self.run_spillway("work", model, "--until-done", *ENGINE)
+            identities.append(self.status(job)["identity"])
+        self.assertEqual(*identities)
 
     def test_health_and_drain(self):
         path = self.folder / "drain.jsonl"

@@ -125,7 +125,7 @@ Status submit(const QueueFlags& flags, PatientDatabase& database) {
         "its own).");
   } else {
     say(flags.input + " is job " + std::to_string(job.id) + " with " + std::to_string(job.rows) +
-        " rows. Workers for it: spillway work " + flags.model + " --database ...");
+        " rows. `spillway work` with a model of the name " + flags.model + " answers it.");
   }
   print(std::to_string(job.id) + "\n");
   return {};

@@ -32,6 +32,7 @@ struct WorkSetup {
   bool shares_beginnings = true;  // --prefix-cache is not off
   JournalHead settings;           // All flags that change results, by name; their seed is the job's
   std::string kv_rule;
+  std::string model;  // Its path; not there for a shape's name
   std::function<Result<ServedModel>(const OpenFor&)> open;
 };
 
