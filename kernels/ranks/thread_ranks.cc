@@ -76,7 +76,6 @@ class Meeting {
 
   void leave(int rank) {
     const std::lock_guard lock(mutex_);
-    places_[static_cast<size_t>(rank)].gone = true;
     fail({Code::kDeviceLost, "rank " + std::to_string(rank) + " is gone"});
   }
 
@@ -89,7 +88,6 @@ class Meeting {
   struct Place {
     std::optional<Call> call;  // Posted and not matched
     std::shared_ptr<Match> match;
-    bool gone = false;
   };
 
   void fail(Status why) {

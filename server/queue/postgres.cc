@@ -6,9 +6,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <boost/algorithm/string/split.hpp>
 #include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -121,14 +121,8 @@ struct ConnectionText {
 };
 
 std::vector<std::string> parts_of(const std::string& list) {
-  std::vector<std::string> parts(1);
-  for (const char c : list) {
-    if (c == ',') {
-      parts.emplace_back();
-    } else {
-      parts.back() += c;
-    }
-  }
+  std::vector<std::string> parts;
+  boost::split(parts, list, [](char c) { return c == ','; });
   return parts;
 }
 
@@ -190,10 +184,6 @@ PgParameters& PgParameters::optional_text(std::string_view value) {
   add(kText, std::string(value));
   parameters_.back().null = value.empty();
   return *this;
-}
-
-PgParameters& PgParameters::bytes(std::string_view value) {
-  return add(kBytea, std::string(value));
 }
 
 PgParameters& PgParameters::integer(int64_t value) {
@@ -267,10 +257,6 @@ bool PgRows::boolean(int64_t row, int column) const {
   return number_of(bytes(row, column)) != 0;
 }
 
-int64_t PgRows::changed() const {
-  return result_ == nullptr ? 0 : std::atoll(PQcmdTuples(result_.get()));
-}
-
 // ---- The connection -----------------------------------------------------------------------------
 
 void PgConnection::Finish::operator()(pg_conn* connection) const {
@@ -299,7 +285,7 @@ Status PgConnection::wait(bool for_write, double deadline) {
     const int milliseconds = std::min(kPollMilliseconds, static_cast<int>(left * 1000) + 1);
     const int ready = ::poll(&socket, 1, milliseconds);
     if (ready > 0) return {};
-    if (ready < 0 && errno != EINTR) return io_error("poll the database's socket", errno);
+    if (ready < 0 && errno != EINTR) return give_up(io_error("poll the database's socket", errno));
   }
 }
 

@@ -40,7 +40,6 @@ class PgParameters {
  public:
   PgParameters& text(std::string_view value);
   PgParameters& optional_text(std::string_view value);  // Empty: null
-  PgParameters& bytes(std::string_view value);          // bytea
   PgParameters& integer(int64_t value);                 // bigint
   PgParameters& real(double value);                     // double precision
   PgParameters& boolean(bool value);
@@ -70,7 +69,6 @@ class PgRows {
   int64_t integer(int64_t row, int column) const;  // smallint, integer or bigint; null: 0
   double real(int64_t row, int column) const;      // double precision; null: 0
   bool boolean(int64_t row, int column) const;
-  int64_t changed() const;  // Rows that INSERT, UPDATE or DELETE changed
 
  private:
   friend class PgConnection;
@@ -112,7 +110,6 @@ class PgConnection {
 
   // For later queries.
   void set_query_seconds(double seconds) { options_.query_seconds = seconds; }
-  void set_stop(std::function<bool()> stop) { options_.stop = std::move(stop); }
 
  private:
   PgConnection() = default;

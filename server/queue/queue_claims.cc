@@ -483,14 +483,20 @@ Result<std::vector<int64_t>> renew_lease(PgConnection& connection, const QueueWo
   SPILLWAY_RETURN_IF_ERROR(
       connection
           .query("INSERT INTO spillway.workers (id, name, models, identity, format, kv_format,"
-                 " kv_rule, lease_seconds, expires)"
-                 " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, now() + make_interval(secs => $8))"
+                 " kv_rule, expires)"
+                 " VALUES ($1, $2, $3, $4, $5, $6, $7, now() + make_interval(secs => $8))"
                  " ON CONFLICT (id) DO UPDATE SET expires = excluded.expires"
                  " RETURNING set_config('synchronous_commit', 'off', true)",
                  lease)
           .status());
-  SPILLWAY_RETURN_IF_ERROR(give_back_unknown(connection, worker, known));
   SPILLWAY_RETURN_IF_ERROR(expire_jobs(connection));
+  // Of jobs that have ended: those made in the moment of their end are left.
+  SPILLWAY_RETURN_IF_ERROR(connection
+                               .query("DELETE FROM spillway.claims c USING spillway.jobs j"
+                                      " WHERE c.worker = $1 AND j.id = c.job AND j.ended",
+                                      PgParameters().integer(worker.id))
+                               .status());
+  SPILLWAY_RETURN_IF_ERROR(give_back_unknown(connection, worker, known));
   std::vector<int64_t> ended;
   if (jobs.empty()) return ended;
   SPILLWAY_ASSIGN_OR_RETURN(const PgRows rows,

@@ -3,7 +3,6 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -28,15 +27,6 @@ struct LineReader {
   LineReader() { context.shape = &shape; }
 };
 
-std::string hex_of(const std::string& text) {
-  const XXH128_hash_t hash = XXH3_128bits(text.data(), text.size());
-  char digits[33];
-  std::snprintf(digits, sizeof(digits), "%016llx%016llx",
-                static_cast<unsigned long long>(hash.high64),
-                static_cast<unsigned long long>(hash.low64));
-  return digits;
-}
-
 std::string key_of(const JobSpec& spec, const std::string& input_hash) {
   if (!spec.nonce.empty()) return "nonce " + spec.nonce;
   std::string all = input_hash;
@@ -44,7 +34,7 @@ std::string key_of(const JobSpec& spec, const std::string& input_hash) {
        {spec.model, spec.format, spec.kv_format, spec.kv_rule, std::to_string(spec.seed)}) {
     all += "\n" + part;
   }
-  return hex_of(all);
+  return all;
 }
 
 // What the row may cost, in tokens that are generated: the steps that its block makes for it, and
@@ -261,7 +251,7 @@ Status end_early(PgConnection& connection, int64_t job) {
       .status();
 }
 
-// The line of a row that did not run, as /v1/batches writes it.
+// The line of a row that did not run, with the codes of /v1/batches.
 std::string line_not_run(const std::string& run_id, const BatchLine& line, bool expired) {
   ApiError error;
   error.status = 409;

@@ -34,23 +34,21 @@ bool QueueRows::connected() {
   if (!fatal_.ok() || steady_seconds() < retry_at_) return false;
   if (!connection_ || connection_->broken()) {
     connection_.reset();
-    PgOptions options = options_.connection;
-    if (closing_) options.stop = {};
-    Result<PgConnection> opened = PgConnection::connect(options_.url, options);
+    Result<PgConnection> opened = PgConnection::connect(options_.url, options_.connection);
     if (!went_well(opened.status(), "")) return false;
     connection_ = std::move(opened).value();
-    connection_->set_stop({});  // What is under way ends by itself, soon.
     if (!went_well(check_queue(*connection_), "")) return false;
     log_info("The database answers again.");
   }
   retry_at_ = 0;
-  retry_pause_ = 0;
   return true;
 }
 
 bool QueueRows::went_well(const Status& status, const char* doing) {
-  if (status.ok()) return true;
-  if (status.code() == Code::kCancelled) return false;
+  if (status.ok()) {
+    if (*doing != '\0') retry_pause_ = 0;  // To be connected is not enough: its disk may be full.
+    return true;
+  }
   if (status.code() != Code::kIoError) {
     fatal_ = *doing == '\0' ? status : status.at(doing);
     return false;
@@ -59,8 +57,8 @@ bool QueueRows::went_well(const Status& status, const char* doing) {
   retry_pause_ = std::clamp(2 * retry_pause_, options_.retry_seconds, options_.retry_seconds_max);
   retry_at_ = now + retry_pause_;
   trouble_at_ = now;
-  renew_at_ =
-      0;  // Before the next claim, with what may have been claimed without our hearing of it
+  // Before the next claim: something may have been claimed without our hearing of it.
+  renew_at_ = 0;
   log_warning(std::string(status.message()) + "; the next try is in " +
               format_seconds(retry_pause_) + ". " + std::to_string(places_.size()) +
               " rows are in work, " + std::to_string(results_.size()) +
@@ -124,7 +122,6 @@ Status QueueRows::commit() {
 }
 
 bool QueueRows::close(const std::string& fault) {
-  closing_ = true;
   if (!fault.empty()) {
     for (const auto& [id, held] : held_) faulty_.push_back({id, held.claim.generation});
     fault_ = fault;

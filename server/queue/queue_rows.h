@@ -69,7 +69,8 @@ class QueueRows : public BatchRows {
   };
 
   bool connected();
-  // False for an error: one that may pass has been noted, any other is fatal_.
+  // False for an error: one that may pass has been noted, any other is fatal_. `doing`: empty while
+  // connecting.
   bool went_well(const Status& status, const char* doing);
   bool renew();
   bool write();
@@ -83,7 +84,6 @@ class QueueRows : public BatchRows {
   const QueueWorker worker_;
   const QueueRowsOptions options_;
   std::optional<PgConnection> connection_;
-  bool closing_ = false;
   Status fatal_;
 
   std::map<int64_t, Held> held_;                      // By claim

@@ -78,7 +78,6 @@ CREATE TABLE spillway.workers (
   identity text NOT NULL,
   format text NOT NULL, kv_format text NOT NULL, kv_rule text NOT NULL,
   started timestamptz NOT NULL DEFAULT now(),
-  lease_seconds double precision NOT NULL,
   expires timestamptz NOT NULL        -- renewed while it lives; behind it others take its claims
 ) WITH (fillfactor = 50);
 

@@ -105,6 +105,9 @@ class Queue(unittest.TestCase):
         self.run_spillway("queue", "fetch", "--job", job, "--output", output, *options)
         return results(output)
 
+    def log_tail(self):
+        return (self.folder / "workers.log").read_text()[-3000:]
+
     # ---- One worker ----------------------------------------------------------------------------------
 
     def test_equal_to_batch(self):
@@ -249,7 +252,7 @@ class Queue(unittest.TestCase):
                     if faults["kills"] == KILLS // 2:
                         self.database.hang(5)  # Longer than a lease
                 for at, worker in enumerate(workers):
-                    self.assertIsNone(worker.poll(), f"worker {at} ended by itself: {self.folder}/workers.log")
+                    self.assertIsNone(worker.poll(), f"worker {at} ended by itself:\n{self.log_tail()}")
                 if faults["kills"] % 10 == 0:
                     status = self.status(job)
                     if status["state"] == "done":
@@ -262,7 +265,6 @@ class Queue(unittest.TestCase):
             for worker in workers:
                 worker.kill()
                 worker.wait()
-            (pathlib.Path("/tmp/spillway-queue-workers.log")).write_bytes((self.folder / "workers.log").read_bytes())
         print(f"{ROWS} rows, {faults['kills']} kills, {RESTARTS} crashes of the database: {seconds:.0f} s", file=sys.stderr)
         self.assertEqual(faults["kills"], KILLS, "the rows were done before all kills: there must be more of them")
         got = self.fetch(job, path)

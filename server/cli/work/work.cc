@@ -11,7 +11,6 @@
 #include <thread>
 #include <utility>
 
-#include "kernels/base/clock.h"
 #include "kernels/base/units.h"
 #include "offload/convert/fingerprint.h"
 #include "server/api/service.h"
@@ -244,14 +243,6 @@ Status run_work(const WorkFlags& flags, const WorkSetup& setup) {
     health->server->serve({}, make_state_router(api, health->access));
   }
   const QueueWorker worker = worker_of(flags, setup, model, source_identity);
-  double interrupted_at = 0;
-  const auto interrupted = [&] {
-    if (guard->interrupted() && interrupted_at == 0) {
-      interrupted_at = steady_seconds();
-      api.draining = true;
-    }
-    return interrupted_at > 0;
-  };
   QueueRowsOptions options;
   options.url = flags.database;
   options.until_done = flags.until_done;
@@ -271,7 +262,10 @@ Status run_work(const WorkFlags& flags, const WorkSetup& setup) {
   job.answers_bytes_max = static_cast<uint64_t>(flags.answers_bytes_max);
   job.sequences_max = rows_at_once(model);
   job.grace_seconds = flags.drain_seconds;
-  job.interrupted = interrupted;
+  job.interrupted = [&] {
+    if (guard->interrupted()) api.draining = true;
+    return guard->interrupted();
+  };
   job.show = [&](const BatchProgress& now) {
     progress = now;
     line.show(now, rows);

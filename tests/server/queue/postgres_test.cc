@@ -26,11 +26,16 @@ TEST_CASE("values come back from PostgreSQL as they were", "[slow]") {
     return bytes;
   }();
   PgParameters values;
-  values.text("t\xc3\xa4xt").optional_text("").bytes(all_bytes).integer(INT64_MIN).real(-0.1);
+  values.text("t\xc3\xa4xt")
+      .optional_text("")
+      .byte_arrays({all_bytes})
+      .integer(INT64_MIN)
+      .real(-0.1);
   values.boolean(true).integers({1, -2, INT64_MAX}).booleans({true, false});
   values.byte_arrays({all_bytes, ""}).texts({"a", "b,\"c"}).integers({});
   const Result<PgRows> rows = connection.query(
-      "SELECT $1, $2, $3, $4, $5, $6, (SELECT sum(x)::bigint FROM unnest($7) x), ($8)[2], ($9)[1],"
+      "SELECT $1, $2, ($3)[1], $4, $5, $6, (SELECT sum(x)::bigint FROM unnest($7) x), ($8)[2], "
+      "($9)[1],"
       " ($9)[2], ($10)[2], cardinality($11), (-3)::smallint, (-70000)::integer",
       values);
   INFO(message(rows.status()));

@@ -201,6 +201,18 @@ TEST_CASE("a deadline ends a job without anybody's asking", "[slow]") {
   CHECK(queue.submit(QueueDatabase::lines(4), spec).id != job.id);
 }
 
+TEST_CASE("no claim of a job that has ended is left", "[slow]") {
+  if (!test::has_postgres()) return;
+  QueueDatabase queue;
+  queue.submit(QueueDatabase::lines(4));
+  const QueueWorker worker = QueueDatabase::worker(1);
+  REQUIRE(queue.claim(worker, 2));
+  queue.sql("UPDATE spillway.jobs SET ended = true");  // The claim was made in this very moment.
+  queue.renew(worker);
+  CHECK(queue.value(queue.connection.query("SELECT count(*) FROM spillway.claims")).integer(0, 0) ==
+        0);
+}
+
 TEST_CASE("a job's run has its name whichever way its first rows are claimed", "[slow]") {
   if (!test::has_postgres()) return;
   QueueDatabase queue;
