@@ -213,6 +213,8 @@ Result<BatchRows::Next> QueueRows::next(int64_t in_flight, int64_t room, BatchRo
   }
   if (ready_.empty()) {
     const double now = steady_seconds();
+    if (in_flight == 0 && !idle_) poll_at_ = 0;  // With its last row: the work may be done.
+    idle_ = in_flight == 0;
     if (now < poll_at_) return Next::kLater;
     if (!claim(room)) {
       SPILLWAY_RETURN_IF_ERROR(fatal_);

@@ -56,7 +56,6 @@ class QueueRows : public BatchRows {
   };
   const Calls& calls() const { return calls_; }
   bool away() const { return retry_at_ > 0; }
-  bool idle() const { return held_.empty(); }
 
  private:
   struct Held {
@@ -103,6 +102,7 @@ class QueueRows : public BatchRows {
   Calls calls_;
 
   double renew_at_ = 0, poll_at_ = 0;
+  bool idle_ = false;    // When it looked for work last
   double retry_at_ = 0;  // 0: the database answers
   double retry_pause_ = 0;
   double trouble_at_ = -1e9;  // When it last did not
