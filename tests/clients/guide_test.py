@@ -11,12 +11,16 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
 
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "services"))
+from postgres import Postgres, programs  # noqa: E402
 from server import DEMO, SOURCE, SPILLWAY
 from serving import serving
 
@@ -68,6 +72,7 @@ class GuideTest(unittest.TestCase):
                             "SPILLWAY_CACHE": str(self.folder / "cache")}
         os.environ["SPILLWAY_CACHE"] = str(self.folder / "cache")
         self.socket, self.server, self.file_id = self.folder / "s.sock", None, "file-unknown"
+        self.database, self.job = None, "0"
 
     def serve(self, *flags):
         """Another server instead of the one that is there."""
@@ -90,6 +95,10 @@ class GuideTest(unittest.TestCase):
                              ("/run/spillway/spillway.sock", str(self.socket)), ("/mnt/nvme/scratch", "scratch"),
                              ("file-...", self.file_id)):
             text = text.replace(theirs, ours)
+        if self.database:
+            text = text.replace("postgresql://spillway@db.example.org/spillway", shlex.quote(self.database.url))
+            text = text.replace("/srv/models/llama-3.2-1b", f"{DEMO} --served-model-name llama-3.2-1b --until-done")
+            text = text.replace("--job 12", f"--job {self.job}")
         return re.sub(r"\b(MODEL|DIR|my-model)\b", str(DEMO), text)
 
     def shell(self, block):
@@ -101,7 +110,7 @@ class GuideTest(unittest.TestCase):
                 flags = [word for word in words[3:] if word not in ("--port", "8000")]
                 self.serve(*[self.folder / word if (self.folder / word).exists() else word for word in flags])
                 continue
-            if re.match(r"[A-Z]+=", line):
+            if re.match(r"(export )?[A-Z_]+=", line):
                 assignments += line + "\n"
                 continue
             (self.folder / "completions.jsonl").unlink(missing_ok=True)
@@ -109,9 +118,11 @@ class GuideTest(unittest.TestCase):
                 line += " --print-config"
             if words[:2] == ["spillway", "profile"]:
                 line += " --seconds 2"
-            run = subprocess.run(["bash", "-c", "set -o pipefail\n" + assignments + self.mine(line)], cwd=self.folder, env=self.environment,
+            run = subprocess.run(["bash", "-c", "set -o pipefail\n" + self.mine(assignments + line)], cwd=self.folder, env=self.environment,
                                  capture_output=True, text=True, timeout=600)
             self.assertEqual(run.returncode, 0, f"{line}\n{run.stdout[-2000:]}\n{run.stderr[-2000:]}")
+            if words[:3] == ["spillway", "queue", "submit"]:
+                self.job = run.stdout.split()[-1]
             if words[0] != "curl":
                 continue
             # An error is an answer, too, and curl's status does not tell.
@@ -143,6 +154,11 @@ class GuideTest(unittest.TestCase):
             for line, language, text in blocks(document):
                 if any(text.lstrip().startswith(beginning) for beginning in SHOWN_ONLY):
                     continue
+                if "SPILLWAY_DATABASE=" in text and not self.database:
+                    if not programs():
+                        continue  # PostgreSQL is not installed.
+                    self.database = Postgres()
+                    self.addCleanup(self.database.close)
                 done += 1
                 with self.subTest(f"{document}:{line}"):
                     if language == "python":
