@@ -1,6 +1,9 @@
 #include "offload/kv_cache.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <numeric>
 #include <string>
@@ -16,11 +19,26 @@ namespace {
 
 constexpr int64_t kGrowthBlocks = 4;  // With which a sequence grows, where there is room
 
+// Addresses that nobody reads or writes.
+Result<Buffer> address_space(size_t bytes) {
+  if (bytes == 0) return Buffer();
+  void* at = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (at == MAP_FAILED) return io_error("reserve addresses", errno);
+  return Buffer(static_cast<std::byte*>(at), bytes,
+                [bytes](std::byte* data) { ::munmap(data, bytes); });
+}
+
 }  // namespace
 
 Result<std::unique_ptr<KvCache>> KvCache::open(Device& device, const KvCacheOptions& options) {
   SPILLWAY_ASSIGN_OR_RETURN(Buffer buffer, device.allocate(Memory::kDevice, options.memory_bytes));
   SPILLWAY_ASSIGN_OR_RETURN(Buffer host, device.allocate(Memory::kPinned, options.host_bytes));
+  return std::unique_ptr<KvCache>(new KvCache(std::move(buffer), std::move(host), options));
+}
+
+Result<std::unique_ptr<KvCache>> KvCache::open_books(const KvCacheOptions& options) {
+  SPILLWAY_ASSIGN_OR_RETURN(Buffer buffer, address_space(options.memory_bytes));
+  SPILLWAY_ASSIGN_OR_RETURN(Buffer host, address_space(options.host_bytes));
   return std::unique_ptr<KvCache>(new KvCache(std::move(buffer), std::move(host), options));
 }
 

@@ -66,9 +66,14 @@ class KvCache {
  public:
   // Allocates the cache's memory; its pages are faulted in when sequences first use them.
   static Result<std::unique_ptr<KvCache>> open(Device& device, const KvCacheOptions& options);
+  // A cache with addresses and without memory: it says what another one with these options has room
+  // for, and where, as long as both reserve and release the same in the same order.
+  static Result<std::unique_ptr<KvCache>> open_books(const KvCacheOptions& options);
+
   // Prefaults all pages of the cache.
   void prefault(Device& device) const;
 
+  const KvCacheOptions& options() const { return options_; }
   const KvLayout& layout() const { return options_.layout; }
   const LayerRange& layers() const { return options_.layers; }
   uint64_t memory_bytes() const { return memory_.total(); }

@@ -22,6 +22,7 @@
 #include "scheduler/check_request.h"
 #include "scheduler/kv_room.h"
 #include "scheduler/sequence.h"
+#include "scheduler/sub_block.h"
 #include "scheduler/sweep_drafts.h"
 #include "scheduler/sweep_prompts.h"
 #include "scheduler/token_count.h"
@@ -31,29 +32,44 @@ namespace spillway {
 
 namespace {
 
+// Running out of memory in a sweep ends its sequences, not the process.
+template <class Run>
+Status try_sweep(const Run& run) {
+  try {
+    return run();
+  } catch (const std::exception& error) {
+    return {Code::kCapacity, std::string("the sweep failed: ") + error.what()};
+  }
+}
+
 // Requests that are held in a sweep, at most: each is looked up in the prefix cache.
 constexpr int64_t kHeldMax = 1024;
 
 class BlockScheduler final : public Scheduler, private LogitsSink {
  public:
-  BlockScheduler(std::unique_ptr<Engine> engine, const SchedulerOptions& options, SweepBound bound)
+  BlockScheduler(std::unique_ptr<Engine> engine, const SchedulerOptions& options, SweepBound bound,
+                 std::unique_ptr<EarlierStages> earlier)
       : engine_(std::move(engine)),
+        earlier_(std::move(earlier)),
         options_(options),
         bound_(std::move(bound)),
-        limits_{.block_sequences = options.block_sequences_max,
+        limits_{.block_sequences = sub_block_sequences(options.block_sequences_max, earlier_.get()),
                 .prefill_tokens = options.prefill_tokens_max,
                 .prefill_target = options.prefill_target,
                 .kv_bytes = engine_->kv().total_bytes(),
                 .positions_per_token = positions_per_token(engine_->shape())},
-        room_(*engine_, options.prefix_cache_bytes),
-        block_(room_, waiting_, limits_, [this] { retire(); }),
+        room_(*engine_, options.prefix_cache_bytes, earlier_.get()),
         target_(options.prefill_target, options.prefill_tokens_max),
         needs_(room_.needs()) {
     stats_.kv_bytes_total = static_cast<int64_t>(engine_->kv().total_bytes());
     stats_.prefill_target = target_.tokens();
     stats_.links = engine_->links();
     if (bound_) stats_.bound_seconds = 0;
-    items_.reserve(static_cast<size_t>(options_.block_sequences_max));
+    const int64_t sub_blocks = earlier_ == nullptr ? 1 : earlier_->stages();
+    for (int64_t i = 0; i < sub_blocks; ++i) {
+      sub_blocks_.push_back(
+          std::make_unique<SubBlock>(room_, waiting_, limits_, [this] { retire(); }));
+    }
     thread_ = std::thread([this] { loop(); });
     pthread_setname_np(thread_.native_handle(), "engine");
   }
@@ -149,16 +165,43 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
 
   Status check(const Request& request) const {
     SPILLWAY_RETURN_IF_ERROR(check_request(request, shape()));
-    const SequenceKv promise = kv_of(request);
-    return engine_->kv().check_holds(promise.positions, promise.budget, promise.chunks);
+    const auto& [rule, positions, budget, chunks, raised] = kv_of(request);
+    SPILLWAY_RETURN_IF_ERROR(engine_->kv().check_holds(positions, budget, chunks));
+    return earlier_ == nullptr ? Status() : earlier_->check_holds(positions, budget, chunks);
   }
 
   void loop() {
     while (take_mail()) {
       // One that made room for nobody but itself comes back where there is room.
-      admit(block_.make_room());
-      if (!running_.empty()) sweep();
+      admit(block().make_room());
+      if (!running().empty()) begin_sweep();
+      next_turn();
       retire();
+    }
+  }
+
+  // Sweeps end in the order in which they began, which is that of the turns.
+  void next_turn() {
+    turn_ = (turn_ + 1) % sub_blocks_.size();
+    if (now().under_way) end_sweep();
+  }
+
+  // The sub-block whose turn it is. None of its sequences is in a sweep but between begin_sweep()
+  // and end_sweep().
+  SubBlock& now() { return *sub_blocks_[turn_]; }
+  Block& block() { return now().block; }
+  const Block::Sequences& running() { return block().running(); }
+  bool all_empty() const {
+    return std::all_of(sub_blocks_.begin(), sub_blocks_.end(),
+                       [](const auto& sub_block) { return sub_block->block.empty(); });
+  }
+
+  // Calls each(sequence) for the sequences of all sub-blocks, those set aside among them.
+  template <class Each>
+  void for_all(const Each& each) const {
+    for (const auto& sub_block : sub_blocks_) {
+      for (const auto& sequence : sub_block->block.running()) each(*sequence);
+      for (const auto& sequence : sub_block->block.aside()) each(*sequence);
     }
   }
 
@@ -167,10 +210,10 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   bool take_mail() {
     std::unique_lock lock(mutex_);
     const auto something = [&] {
-      return !mailbox_.empty() || !block_.empty() || !waiting_.empty() || stopping_ || cancel_all_;
+      return !mailbox_.empty() || !all_empty() || !waiting_.empty() || stopping_ || cancel_all_;
     };
     wake_.wait(lock, something);
-    if (options_.gather_seconds > 0 && running_.empty() && waiting_.empty() && !stopping_) {
+    if (options_.gather_seconds > 0 && all_empty() && waiting_.empty() && !stopping_) {
       // Sequences that arrive together should share their first pass over the weights.
       wake_.wait_for(lock, std::chrono::duration<double>(options_.gather_seconds), [&] {
         return stopping_ || cancel_all_ || stats_.waiting >= options_.block_sequences_max;
@@ -187,7 +230,10 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     for (Arrival& arrival : arrivals) enqueue_or_refuse(std::move(arrival));
     cancel_sequences(std::move(ids), everything);
     if (!last) return true;
-    retire();
+    for (size_t i = 0; i < sub_blocks_.size(); ++i) {
+      next_turn();
+      retire();
+    }
     return false;
   }
 
@@ -229,13 +275,10 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
       sequence.finish(FinishReason::kCancelled, Status(Code::kCancelled, "cancelled"));
     };
     std::sort(ids.begin(), ids.end());  // A client that leaves may cancel thousands.
-    for (const auto* some : {&block_.running(), &block_.aside()}) {
-      for (const auto& sequence : *some) {
-        if (everything || std::binary_search(ids.begin(), ids.end(), sequence->id())) {
-          end(*sequence);
-        }
-      }
-    }
+    // Those in a sweep that is under way are reported at its end.
+    for_all([&](Sequence& sequence) {
+      if (everything || std::binary_search(ids.begin(), ids.end(), sequence.id())) end(sequence);
+    });
     WaitingQueue::Sequences ended;
     if (everything) ended = waiting_.take_all();
     for (const RequestId id : ids) ended.splice(ended.end(), waiting_.take(id));
@@ -247,27 +290,38 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   void admit(bool may_return) {
     SweepLimits limits = limits_;
     limits.prefill_target = target_.tokens();
-    if (running_.empty()) owed_ = 0;
-    SweepPrompts prompts(running_, owed_, limits);
+    if (running().empty()) now().owed = 0;
+    SweepPrompts prompts(running(), now().owed, limits);
     const uint64_t admissions = admissions_;
-    limited_by_target_ = false;
-    block_.count_needs();
+    now().limited_by_target = false;
+    sequences_now_ = fair_share();
+    block().count_needs();
     waiting_.resume();
-    Admission now{.prompts = prompts, .limits = limits, .rests = limits.prefill_tokens};
+    Admission joining{.prompts = prompts, .limits = limits, .rests = limits.prefill_tokens};
     for (bool more = true; more;) {
       // One that waits and does not fit holds back the others, so that none starves; it is not
       // waited for where nothing runs.
-      const bool next = waiting_.has_next() && !now.front_waits;
-      if (!block_.aside().empty() && (next ? block_.aside_goes_first() : may_go_on(now))) {
-        more = (may_return || running_.empty()) && block_.bring_back();
+      const bool next = waiting_.has_next() && !joining.front_waits;
+      if (!block().aside().empty() && (next ? block().aside_goes_first() : may_go_on(joining))) {
+        more = (may_return || running().empty()) && block().bring_back();
       } else {
-        more = next && now.held < kHeldMax && admit_next(&now);
+        more = next && joining.held < kHeldMax && admit_next(&joining);
       }
     }
-    owed_ = prompts.finish();
+    now().owed = prompts.finish();
     // submit() has checked that every sequence fits an empty cache.
-    SPILLWAY_CHECK((waiting_.empty() && block_.aside().empty()) || !running_.empty());
+    SPILLWAY_CHECK((waiting_.empty() && block().aside().empty()) || !all_empty());
     if (admissions_ > admissions) publish_counts();
+  }
+
+  // The most sequences that this sub-block has for now: those that are few are spread over all of
+  // them, so that no stage is idle.
+  int64_t fair_share() const {
+    const auto all = static_cast<int64_t>(sub_blocks_.size());
+    if (all == 1) return options_.block_sequences_max;
+    auto sequences = static_cast<int64_t>(waiting_.size());
+    for_all([&](const Sequence&) { ++sequences; });
+    return (sequences + all - 1) / all;
   }
 
   // One pass of admit().
@@ -283,74 +337,75 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   };
 
   // Whether those set aside may come back though none that waits can begin.
-  bool may_go_on(const Admission& now) const { return !now.front_waits || running_.empty(); }
+  bool may_go_on(const Admission& joining) { return !joining.front_waits || running().empty(); }
 
   // Admits the next waiting sequence, or holds it, or sets others aside for it. False: it waits.
-  bool admit_next(Admission* now) {
+  bool admit_next(Admission* joining) {
     Sequence& next = waiting_.front();
     try {
-      now->front_waits = !try_next(next, now);
+      joining->front_waits = !try_next(next, joining);
     } catch (const std::exception& error) {
       next.finish(FinishReason::kError, out_of_memory(error));
       retire(waiting_.take(next.id()));
     }
-    return !now->front_waits || !block_.aside().empty();
+    return !joining->front_waits || !block().aside().empty();
   }
 
   // False: it does not join the sweep. True: something has changed.
-  bool try_next(Sequence& next, Admission* now) {
-    if (block_.keeps_place(next) || (block_.full() && !block_.may_make_way(next))) return false;
-    const KvRoom::Offer offer = room_.offer(next, now->may_begin ? now->rests : 0);
-    if (offer.better_later && !running_.empty()) {
+  bool try_next(Sequence& next, Admission* joining) {
+    if (static_cast<int64_t>(running().size()) >= sequences_now_) return false;
+    if (block().keeps_place(next) || (block().full() && !block().may_make_way(next))) return false;
+    const KvRoom::Offer offer = room_.offer(next, joining->may_begin ? joining->rests : 0);
+    if (offer.better_later && !running().empty()) {
       waiting_.hold();
-      ++now->held;
+      ++joining->held;
       return true;
     }
     // All but one can be set aside, however long they get.
-    if (needs_.grow() && !block_.empty() &&
-        block_.promised_bytes() + needs_.aside_bytes(next) > room_.promised_max()) {
+    if (needs_.grow() && !block().empty() &&
+        block().promised_bytes() + needs_.aside_bytes(next) > room_.promised_max()) {
       return false;
     }
     const WaitingRequests request = request_of(next, offer);
     const auto sweep_of = [&](int64_t sequences, uint64_t bytes_less) {
       const uint64_t bytes =
-          needs_.grow() ? block_.likely_bytes() + room_.prefix_used_bytes() : room_.used_bytes();
-      return now->prompts.contents(sequences, bytes - std::min(bytes, bytes_less));
+          needs_.grow() ? block().likely_bytes() + room_.prefix_used_bytes() : room_.used_bytes();
+      return joining->prompts.contents(sequences, bytes - std::min(bytes, bytes_less));
     };
-    const SweepContents sweep = sweep_of(static_cast<int64_t>(running_.size()), 0);
-    const AdmittedRequests joins = requests_admitted(request, sweep, now->limits);
+    const SweepContents sweep = sweep_of(static_cast<int64_t>(running().size()), 0);
+    const AdmittedRequests joins = requests_admitted(request, sweep, joining->limits);
     const Block::Joins would_join = [&](int64_t sequences, uint64_t bytes_less) {
-      return requests_admitted(request, sweep_of(sequences, bytes_less), now->limits).count() > 0;
+      return requests_admitted(request, sweep_of(sequences, bytes_less), joining->limits).count() >
+             0;
     };
-    if (joins.count() == 0 && block_.may_make_way(next) && block_.make_way(next, would_join)) {
+    if (joins.count() == 0 && block().may_make_way(next) && block().make_way(next, would_join)) {
       return true;
     }
     if (joins.count() == 0 || !room_.admit(next, offer, admissions_ + 1, steady_seconds()).ok()) {
       // Without a beginning for others it takes less, and one that shares nothing may lie on every
       // tier. The free bytes may be fragmented.
-      const bool alone = running_.empty() && offer.begins == 0 && !next.alone();
+      const bool alone = running().empty() && offer.begins == 0 && !next.alone();
       if (alone) next.stay_alone();
-      now->may_begin = false;
+      joining->may_begin = false;
       if (offer.begins > 0 || alone) return true;
       if (joins.count() > 0) return make_way_by_one(next);
-      limited_by_target_ = joins_but_for_target(request, sweep, now->limits);
+      now().limited_by_target = joins_but_for_target(request, sweep, joining->limits);
       return false;
     }
-    block_.enter_next();
+    block().enter_next();
     ++admissions_;
-    now->may_begin = true;
-    if (offer.begins > 0) now->rests -= next.prompt_tokens() - offer.begins;
-    now->prompts.join(next, joins.in_chunks);
+    joining->may_begin = true;
+    if (offer.begins > 0) joining->rests -= next.prompt_tokens() - offer.begins;
+    joining->prompts.join(next, joins.in_chunks);
     return true;
   }
 
   // For one that joins by what all are likely to need, where there is no room now.
   bool make_way_by_one(const Sequence& next) {
-    const auto fewer = [now = static_cast<int64_t>(running_.size())](int64_t sequences, uint64_t) {
-      return sequences < now;
-    };
-    if (block_.may_make_way(next) && block_.make_way(next, fewer)) return true;
-    block_.note_no_room(next);
+    const auto fewer = [here = static_cast<int64_t>(running().size())](
+                           int64_t sequences, uint64_t) { return sequences < here; };
+    if (block().may_make_way(next) && block().make_way(next, fewer)) return true;
+    block().note_no_room(next);
     return false;
   }
 
@@ -360,47 +415,50 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     return {1, left, offer.bytes, !longer && may_be_cut(next.promise().budget)};
   }
 
-  void sweep() {
-    const double start = steady_seconds();
-    items_.clear();
-    if (options_.draft_tokens > 0) draft_sweep(running_, draft_rows_max());
-    uint64_t prompt_tokens = 0;
-    for (const auto& sequence : running_) {
-      const std::span<const int32_t> tokens = sequence->next_tokens();
-      items_.push_back({.tokens = tokens,
-                        .position = sequence->next_position(),
-                        .prompt = sequence->prefilling() ? sequence->prompt_tokens() : 0,
-                        .kv = sequence->kv(),
-                        .all_logits = sequence->wants_all_logits(),
-                        .no_logits = !sequence->wants_all_logits() && !sequence->ends_prompt(),
-                        .sample = sequence->sample_rule(),
-                        .samples = sequence->sample_rules()});
-      if (sequence->prefilling()) prompt_tokens += tokens.size();
-    }
+  // Puts the sub-block's sweep together, and sends it to the stages before this one, if any.
+  void begin_sweep() {
+    SubBlock& sub_block = now();
+    sub_block.began = steady_seconds();
+    if (options_.draft_tokens > 0) draft_sweep(running(), draft_rows_max());
+    sub_block.fill_items();
+    if (earlier_ != nullptr)
+      sub_block.start = try_sweep([&] { return earlier_->start(now().items); });
+    sub_block.under_way = true;
+  }
+
+  // Runs the sweep, or what is left of it, and takes its tokens.
+  void end_sweep() {
+    SubBlock& sub_block = now();
+    sub_block.under_way = false;
     generated_ = 0;
-    const Status status = run_engine();
+    Status status = std::exchange(sub_block.start, Status());
+    if (status.ok()) status = try_sweep([&] { return run_engine(); });
     if (status.code() == Code::kDeviceLost) {
       // Marks the scheduler unhealthy before reporting, so that retries are rejected.
       const std::lock_guard lock(mutex_);
       stats_.healthy = false;
     }
     int64_t stopped = 0;
-    for (const auto& sequence : running_) {
+    for (const auto& sequence : running()) {
       if (!status.ok()) sequence->finish(FinishReason::kError, status);
       if (status.ok()) count_draft(*sequence, &drafts_);
       sequence->end_sweep();
       room_.end_sweep(*sequence);
       stopped += sequence->finished() && sequence->ending().reason == FinishReason::kStop ? 1 : 0;
     }
-    if (status.ok() && options_.corrects_target) {
-      target_.correct(measured(engine_->last_sweep(), limited_by_target_));
+    // Of stages it is not known here how long each has waited.
+    if (status.ok() && options_.corrects_target && earlier_ == nullptr) {
+      target_.correct(measured(engine_->last_sweep(), sub_block.limited_by_target));
     }
     needs_.count(static_cast<int64_t>(generated_), stopped);
-    SweepCount counted{nullptr, start, 0, prompt_tokens, generated_, {}, engine_->links()};
+    // Sweeps of several sub-blocks overlap: each counts for the time since the last one's end.
+    const double began = std::max(sub_block.began, last_end_);
+    SweepCount counted{nullptr, began,           0, sub_block.prompt_tokens, generated_,
+                       {},      engine_->links()};
     if (status.ok()) counted.sweep = &engine_->last_sweep();
     if (status.ok() && bound_) counted.bound_seconds = bound_(*counted.sweep);
     const std::lock_guard lock(mutex_);
-    counted.ended = progress_ = steady_seconds();
+    counted.ended = progress_ = last_end_ = steady_seconds();
     if (!status.ok()) failed_ = progress_;
     count(counted, &stats_);
     stats_.prefill_target = target_.tokens();
@@ -412,39 +470,40 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     return std::min(engine_->options().draft_rows_max, engine_->options().sweep_tokens_max);
   }
 
-  // Runs the sweep; running out of memory in it ends its sequences, not the process.
   Status run_engine() {
-    try {
-      return engine_->run(items_, *this);
-    } catch (const std::exception& error) {
-      return {Code::kCapacity, std::string("the sweep failed: ") + error.what()};
-    }
+    const std::span<const SweepItem> items = now().items;
+    if (earlier_ == nullptr) return engine_->run(items, *this);
+    SPILLWAY_ASSIGN_OR_RETURN(const EarlierStages::Rows rows, earlier_->finish());
+    for (const auto& [item, status] : rows.failures) on_failure(item, status);
+    return engine_->run(items, *this, {.in = rows.hidden, .out = {}});
   }
 
   void on_logits(size_t item, int64_t token, std::span<float> logits) override {
-    const TokenCount count(*running_[item], &generated_, &gaps_);
-    running_[item]->take_logits(token, logits, count.now());
+    const TokenCount count(*running()[item], &generated_, &gaps_);
+    running()[item]->take_logits(token, logits, count.now());
   }
 
   void on_sampled(size_t item, int64_t token, int32_t index) override {
-    const TokenCount count(*running_[item], &generated_, &gaps_);
-    running_[item]->take_sampled(token, index, count.now());
+    const TokenCount count(*running()[item], &generated_, &gaps_);
+    running()[item]->take_sampled(token, index, count.now());
   }
 
   void on_failure(size_t item, const Status& status) override {
-    running_[item]->finish(FinishReason::kError, status);
+    running()[item]->finish(FinishReason::kError, status);
   }
 
   // Of those that have not finished.
   void publish_counts() {
     ClassCounts running{};
-    for (const auto* some : {&block_.running(), &block_.aside()}) {
-      for (const auto& s : *some) running[static_cast<size_t>(s->queue_class())] += !s->finished();
-    }
+    uint64_t set_aside = 0;
+    for_all([&](const Sequence& sequence) {
+      running[static_cast<size_t>(sequence.queue_class())] += !sequence.finished();
+    });
+    for (const auto& sub_block : sub_blocks_) set_aside += sub_block->block.times_set_aside();
     const std::lock_guard lock(mutex_);
     stats_.running_by_class = running;
     stats_.running = sum(running);
-    stats_.set_aside = block_.times_set_aside();
+    stats_.set_aside = set_aside;
     stats_.waiting = static_cast<int64_t>(waiting_.size() + mailbox_.size());
     stats_.waiting_by_class = difference(unended_, running);
     stats_.kv_bytes_used = static_cast<int64_t>(room_.used_bytes());
@@ -464,9 +523,9 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   // Frees the memory of finished sequences, then reports them: a reported ending is already in the
   // statistics, and drain() returns after the last report. Allocates nothing, so that it works when
   // memory has run out.
-  // `waiting`: finished sequences that have not run.
+  // Of the sub-block whose turn it is. `waiting`: finished sequences that have not run.
   void retire(WaitingQueue::Sequences waiting = {}) {
-    const Block::Ended ended = block_.find_ended();
+    const Block::Ended ended = block().find_ended();
     const auto settle = [&](const std::unique_ptr<Sequence>& sequence) {
       count_ended(sequence->sum_up(engine_->kv(), steady_seconds()), sequence->queue_class());
       room_.release(*sequence);
@@ -481,7 +540,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     std::for_each(ended.running.begin(), ended.running.end(), report);
     std::for_each(ended.aside.begin(), ended.aside.end(), report);
     std::for_each(waiting.begin(), waiting.end(), report);
-    block_.remove(ended);
+    block().remove(ended);
     waiting.clear();
     const std::lock_guard lock(mutex_);
     all_reported_ = stats_.running == 0 && stats_.waiting == 0;
@@ -489,6 +548,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   }
 
   std::unique_ptr<Engine> engine_;
+  const std::unique_ptr<EarlierStages> earlier_;  // Null: the engine has all layers
   const SchedulerOptions options_;
   const SweepBound bound_;    // May be empty
   const SweepLimits limits_;  // Its target is the planned one.
@@ -508,16 +568,15 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
 
   // Engine thread only.
   WaitingQueue waiting_;
-  Block block_;
-  const Block::Sequences& running_ = block_.running();
+  std::vector<std::unique_ptr<SubBlock>> sub_blocks_;  // As many as stages, which take turns
+  size_t turn_ = 0;
+  int64_t sequences_now_ = 0;  // fair_share() in this turn
   uint64_t admissions_ = 0;
-  std::vector<SweepItem> items_;
+  double last_end_ = 0;  // Of a sweep
   uint64_t generated_ = 0;
   Histogram gaps_{kTokenBounds};
   DraftCounts drafts_;
   PrefillTarget target_;
-  int64_t owed_ = 0;                // SweepContents::owed of the next sweep
-  bool limited_by_target_ = false;  // The current sweep
   KvNeeds& needs_;
 
   std::thread thread_;
@@ -534,8 +593,10 @@ int64_t sweep_tokens_max(const ModelShape& shape, const SchedulerOptions& option
 }
 
 std::unique_ptr<Scheduler> start_scheduler(std::unique_ptr<Engine> engine,
-                                           const SchedulerOptions& options, SweepBound bound) {
-  return std::make_unique<BlockScheduler>(std::move(engine), options, std::move(bound));
+                                           const SchedulerOptions& options, SweepBound bound,
+                                           std::unique_ptr<EarlierStages> earlier) {
+  return std::make_unique<BlockScheduler>(std::move(engine), options, std::move(bound),
+                                          std::move(earlier));
 }
 
 }  // namespace spillway

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/base/check.h"
+
 namespace spillway {
 
 namespace {
@@ -33,13 +35,16 @@ bool much_longer(int64_t blocks, int64_t than) {
 
 }  // namespace
 
-KvRoom::KvRoom(Engine& engine, uint64_t prefix_bytes)
+KvRoom::KvRoom(Engine& engine, uint64_t prefix_bytes, EarlierStages* earlier)
     : engine_(engine),
+      earlier_(earlier),
       needs_(engine.kv(),
              engine.kv().aside_bytes() > 0 && engine.shape().layers_with_window() == 0),
       prefix_bytes_max_(prefix_bytes_max(engine, prefix_bytes)),
       prefixes_(engine.kv()),
-      whole_(engine.kv()) {}
+      whole_(engine.kv()) {
+  SPILLWAY_CHECK(earlier == nullptr || (prefix_bytes == 0 && !needs_.grow()));
+}
 
 uint64_t KvRoom::promised_max() const {
   return std::max(engine_.kv().total_bytes(), engine_.kv().aside_bytes());
@@ -125,6 +130,24 @@ WholeBeginnings::Use KvRoom::add_beginning(const Sequence& next, int64_t tokens)
   }
 }
 
+// Room in the engine's cache, and in those of the stages before it.
+Result<std::unique_ptr<KvSequence>> KvRoom::reserve(const SequenceKv& promise, int64_t rows_now,
+                                                    std::span<const KvPages* const> beginning) {
+  auto kv = engine_.reserve(promise.positions, promise.budget, promise.chunks, rows_now, beginning,
+                            vacant());
+  if (!kv.ok() || earlier_ == nullptr) return kv;
+  Status there;
+  try {
+    there = earlier_->reserve(kv->get(), promise.positions, promise.budget, promise.chunks);
+  } catch (...) {
+    engine_.release(std::move(kv).value());
+    throw;
+  }
+  if (there.ok()) return kv;
+  engine_.release(std::move(kv).value());
+  return there;
+}
+
 // Reserves a sequence's own cache, and admits it.
 Status KvRoom::reserve_and_admit(Sequence& next, PrefixCache::Use prefix, int64_t cached,
                                  uint64_t number, double now) {
@@ -134,8 +157,7 @@ Status KvRoom::reserve_and_admit(Sequence& next, PrefixCache::Use prefix, int64_
   const int64_t rows = (first > 0 ? first : promise.positions) - prefix.blocks() * kKvBlockRows;
   const uint64_t bytes = engine_.kv().sequence_bytes(rows, promise.budget, promise.chunks);
   for (;;) {
-    auto kv =
-        engine_.reserve(promise.positions, promise.budget, promise.chunks, first, pages, vacant());
+    auto kv = reserve(promise, first, pages);
     if (kv.ok()) {
       next.admit(std::move(kv).value(), std::move(prefix), cached, number, now);
       return {};
@@ -241,7 +263,10 @@ void KvRoom::end_sweep(Sequence& sequence) {
 }
 
 void KvRoom::release(Sequence& sequence) {
-  if (sequence.kv() != nullptr) engine_.release(sequence.take_kv());
+  if (sequence.kv() != nullptr) {
+    if (earlier_ != nullptr) earlier_->release(sequence.kv());
+    engine_.release(sequence.take_kv());
+  }
   sequence.prefix().reset();
   sequence.set_beginning(nullptr);
 }

@@ -18,15 +18,17 @@
 #include "scheduler/prefix_cache.h"
 #include "scheduler/seen_beginnings.h"
 #include "scheduler/sequence.h"
+#include "scheduler/stages/earlier_stages.h"
 #include "scheduler/whole_beginnings.h"
 
 namespace spillway {
 
 class KvRoom {
  public:
-  // `prefix_bytes`: the most that beginnings of prompts take; 0: none is shared. The engine must
-  // outlive the object.
-  KvRoom(Engine& engine, uint64_t prefix_bytes);
+  // `prefix_bytes`: the most that beginnings of prompts take; 0: none is shared. `earlier`: the
+  // stages before the engine's, whose caches hold the same sequences, or null. Both must outlive
+  // the object. REQUIRES: with earlier stages nothing is shared or set aside.
+  KvRoom(Engine& engine, uint64_t prefix_bytes, EarlierStages* earlier = nullptr);
 
   // Whether requests may share beginnings at all: not in models with sliding windows, and not where
   // the CPU attends to a part of a GPU's cache.
@@ -79,6 +81,8 @@ class KvRoom {
   void offer_beginning(const Sequence& next, int64_t rest_max, Offer* offer);
   Status admit_behind_prefix(Sequence& next, uint64_t number, double now);
   Status admit_behind_beginning(Sequence& next, const Offer& offer, uint64_t number, double now);
+  Result<std::unique_ptr<KvSequence>> reserve(const SequenceKv& promise, int64_t rows_now,
+                                              std::span<const KvPages* const> beginning);
   Status reserve_and_admit(Sequence& next, PrefixCache::Use prefix, int64_t cached, uint64_t number,
                            double now);
 
@@ -100,6 +104,7 @@ class KvRoom {
   bool evict() { return prefixes_.evict() || whole_.evict(); }
 
   Engine& engine_;
+  EarlierStages* const earlier_;
   KvNeeds needs_;
   const uint64_t prefix_bytes_max_;
   PrefixCache prefixes_;

@@ -28,7 +28,7 @@ TOP_LEVEL = {
 # own. An arrow points down: check_layers refuses a row that closes a circle.
 KERNELS = {"kernels/base", "kernels/sampling", "kernels", "kernels/ranks"}
 MODELS = KERNELS | {"policy", "offload/io", "offload/model_file", "offload"}
-ENGINE = MODELS | {"scheduler/engine", "scheduler", "scheduler/planning"}
+ENGINE = MODELS | {"scheduler/engine", "scheduler/stages", "scheduler", "scheduler/planning"}
 HTTP = {"kernels/base", "server", "server/http"}
 API = HTTP | {"policy", "scheduler", "server/tokenizer", "server/chat", "server/api"}
 COMMAND = ENGINE | API | {"server/batches", "server/client", "server/web", "server/cli/flags", "server/cli/common"}
@@ -49,8 +49,9 @@ LAYERS = {
     "offload/convert": {"kernels/base", "offload/io", "offload/model_file"},
     "offload": MODELS | {"offload/convert", "policy/flexgen"},
     "scheduler/engine": MODELS | {"scheduler/request.h"},
-    "scheduler": MODELS | {"scheduler/engine"},
-    "scheduler/planning": MODELS | {"scheduler/engine", "scheduler"},
+    "scheduler/stages": MODELS | {"scheduler/engine"},
+    "scheduler": MODELS | {"scheduler/engine", "scheduler/stages"},
+    "scheduler/planning": MODELS | {"scheduler/engine", "scheduler/stages", "scheduler"},
     "server/tokenizer": {"kernels/base"},
     "server/chat": {"kernels/base"},
     "server": ENGINE | {"server/tokenizer", "server/chat"},
@@ -324,10 +325,10 @@ def header_key(name):
 
 
 def needs_toolkit(name):
-    """Whether a header is for a compiler that finds CUDA's."""
-    pattern = LIBRARIES[0][0]
-    return any(external and pattern.match(external) for _, _, external in includes_of(name)) or \
-        name.endswith(".cuh")
+    """Whether a header is for a compiler that finds CUDA's or MPI's."""
+    return name.endswith(".cuh") or any(
+        external and any(pattern.match(external) for pattern, library, _ in LIBRARIES if library in ("CUDA", "MPI"))
+        for _, _, external in includes_of(name))
 
 
 def check_headers():

@@ -1,8 +1,5 @@
 #include "kernels/ranks/mpi_ranks.h"
 
-#define OMPI_SKIP_MPICXX 1
-#include <mpi.h>
-
 #include <climits>
 #include <cstdlib>
 #include <cstring>
@@ -10,18 +7,12 @@
 #include <vector>
 
 #include "kernels/base/check.h"
+#include "kernels/ranks/mpi_process.h"
 
 namespace spillway {
 namespace {
 
 constexpr int kTag = 1;
-
-std::string text_of(int error) {
-  char text[MPI_MAX_ERROR_STRING] = "";
-  int length = 0;
-  if (MPI_Error_string(error, text, &length) != MPI_SUCCESS) return "unknown error";
-  return {text, static_cast<size_t>(length)};
-}
 
 // Host memory for bytes of a device that MPI does not reach.
 class Stage {
@@ -53,16 +44,10 @@ class Stage {
 
 class MpiRank final : public RankGroup {
  public:
-  MpiRank(int rank, int size, MPI_Comm all) : RankGroup(rank, size), all_(all) {}
+  explicit MpiRank(const MpiProcess& process)
+      : RankGroup(process.rank, process.size), process_(process), all_(process.all) {}
 
-  ~MpiRank() override {
-    int ended = 0;
-    MPI_Finalized(&ended);
-    if (ended != 0) return;
-    if (!broken_.ok()) MPI_Abort(MPI_COMM_WORLD, 1);
-    MPI_Comm_free(&all_);
-    MPI_Finalize();
-  }
+  ~MpiRank() override { leave_mpi(&process_, !broken_.ok()); }
 
   Status all_gather(Stream& stream, const std::byte* from, std::byte* to, size_t bytes) override {
     SPILLWAY_RETURN_IF_ERROR(check(bytes * static_cast<size_t>(size()), 0));
@@ -136,11 +121,12 @@ class MpiRank final : public RankGroup {
     MPI_Error_class(error, &kind);
     broken_ = Status(kind == MPI_ERR_TRUNCATE ? Code::kInvalidArgument : Code::kDeviceLost,
                      "rank " + std::to_string(rank()) + " of " + std::to_string(size()) + ": " +
-                         what + ": " + text_of(error));
+                         what + ": " + mpi_error_text(error));
     return broken_;
   }
 
-  MPI_Comm all_;
+  MpiProcess process_;
+  const MPI_Comm all_;
   Status broken_;
 };
 
@@ -155,28 +141,8 @@ bool started_by_mpi() {
 }
 
 Result<std::unique_ptr<RankGroup>> mpi_ranks() {
-  int begun = 0, ended = 0;
-  MPI_Initialized(&begun);
-  MPI_Finalized(&ended);
-  if (ended != 0) return Status(Code::kInfeasible, "MPI has ended in this process");
-  if (begun == 0) {
-    int provided = 0;
-    const int error = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
-    if (error != MPI_SUCCESS) return Status(Code::kInfeasible, "MPI: " + text_of(error));
-    if (provided < MPI_THREAD_SERIALIZED) {
-      return Status(Code::kInfeasible,
-                    "this MPI may be used from the first thread only, and the engine has its own");
-    }
-  }
-  MPI_Comm all = MPI_COMM_NULL;
-  int rank = 0, size = 0;
-  // Of our own, so that no other user's messages are taken for ours.
-  int error = MPI_Comm_dup(MPI_COMM_WORLD, &all);
-  if (error == MPI_SUCCESS) error = MPI_Comm_set_errhandler(all, MPI_ERRORS_RETURN);
-  if (error == MPI_SUCCESS) error = MPI_Comm_rank(all, &rank);
-  if (error == MPI_SUCCESS) error = MPI_Comm_size(all, &size);
-  if (error != MPI_SUCCESS) return Status(Code::kInfeasible, "MPI: " + text_of(error));
-  return std::unique_ptr<RankGroup>(std::make_unique<MpiRank>(rank, size, all));
+  SPILLWAY_ASSIGN_OR_RETURN(const MpiProcess process, join_mpi());
+  return std::unique_ptr<RankGroup>(std::make_unique<MpiRank>(process));
 }
 
 }  // namespace spillway

@@ -31,14 +31,23 @@ class MpiRanks(unittest.TestCase):
                 self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
                 self.assertIn(f"{ranks} ranks: all right", done.stdout)
 
+    def test_mail_between_processes(self):
+        for ranks in (1, 2, 4):
+            with self.subTest(ranks=ranks):
+                done = run(ranks, "mail")
+                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+                self.assertIn(f"{ranks} ranks: all right", done.stdout)
+
     def test_a_rank_that_is_killed_ends_all(self):
-        began = time.monotonic()
-        done = run(3, "die")
-        self.assertNotEqual(done.returncode, 0)
-        self.assertLess(time.monotonic() - began, 10)
-        self.assertIn("rank 1", done.stderr)  # mpirun names it, and the signal
-        self.assertIn("signal 9", done.stderr)
-        self.assertEqual(left_over(), [])
+        for what in ("die", "mail-die"):
+            with self.subTest(what):
+                began = time.monotonic()
+                done = run(3, what)
+                self.assertNotEqual(done.returncode, 0)
+                self.assertLess(time.monotonic() - began, 10)
+                self.assertIn("rank 1", done.stderr)  # mpirun names it, and the signal
+                self.assertIn("signal 9", done.stderr)
+                self.assertEqual(left_over(), [])
 
     def test_a_size_that_differs_is_an_error_with_both(self):
         done = run(2, "differ")

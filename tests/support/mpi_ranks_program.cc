@@ -1,6 +1,6 @@
 // Started by mpirun, several times over: the cases of a RankGroup among processes. With "die" rank
 // 1 kills itself in the middle; with "differ" ranks expect different sizes. Status 0: all was as it
-// should.
+// should. "mail", "mail-die": likewise of a RankMail.
 #include <signal.h>
 #include <unistd.h>
 
@@ -9,7 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "kernels/ranks/mpi_mail.h"
 #include "kernels/ranks/mpi_ranks.h"
+#include "tests/support/mail_cases.h"
 #include "tests/support/rank_cases.h"
 
 namespace {
@@ -21,8 +23,22 @@ int fail(const std::string& why) {
   return 1;
 }
 
+int run_mail(bool die) {
+  Result<std::unique_ptr<RankMail>> opened = mpi_mail();
+  if (!opened.ok()) return fail(std::string(opened.status().message()));
+  RankMail& mail = *opened.value();
+  if (die && mail.rank() == 1) ::kill(::getpid(), SIGKILL);
+  if (die) return mail.receive().ok() ? 0 : 1;  // Waits for ever, but for the launcher.
+  const std::vector<std::string> wrong = test::run_mail_cases(mail);
+  for (const std::string& line : wrong)
+    std::fprintf(stderr, "rank %d: %s\n", mail.rank(), line.c_str());
+  if (mail.rank() == 0 && wrong.empty()) std::printf("%d ranks: all right\n", mail.size());
+  return wrong.empty() ? 0 : 1;
+}
+
 int run(const std::string& what) {
   if (!started_by_mpi()) return fail("mpirun did not start this, by its environment");
+  if (what == "mail" || what == "mail-die") return run_mail(what == "mail-die");
   Result<std::unique_ptr<RankGroup>> opened = mpi_ranks();
   if (!opened.ok()) return fail(std::string(opened.status().message()));
   RankGroup& ranks = *opened.value();

@@ -1,0 +1,111 @@
+#include "scheduler/stages/stage_messages.h"
+
+#include <cstring>
+
+#include "kernels/base/byte_message.h"
+#include "kernels/base/check.h"
+
+namespace spillway {
+namespace {
+
+// Rows begin at a multiple of this, so that they can be used where they lie.
+constexpr size_t kRowsAlignment = 64;
+
+void add(ByteWriter* writer, const Status& status) {
+  writer->add(status.code());
+  writer->add_text(status.message());
+}
+
+Status get_status(ByteReader* reader) {
+  const auto code = reader->get<Code>();
+  std::string text = reader->get_text();
+  return code == Code::kOk ? Status() : Status(code, std::move(text));
+}
+
+// Where the rows of a message begin whose other parts are `bytes` long.
+size_t rows_begin(size_t bytes) {
+  return (bytes + kRowsAlignment - 1) / kRowsAlignment * kRowsAlignment;
+}
+
+}  // namespace
+
+Result<StageMessage> kind_of(std::span<const std::byte> message) {
+  ByteReader reader(message);
+  const auto kind = reader.get<StageMessage>();
+  if (!reader.ok() || kind > StageMessage::kEnd) return corruption("no message of a stage");
+  return kind;
+}
+
+std::vector<std::byte> end_message() {
+  ByteWriter writer;
+  writer.add(StageMessage::kEnd);
+  return writer.take();
+}
+
+std::vector<std::byte> encode(const StageSweep& sweep, size_t rows) {
+  static_assert(std::is_trivially_copyable_v<StageKvChange>);
+  ByteWriter writer;
+  writer.add(StageMessage::kSweep);
+  writer.add(static_cast<uint64_t>(rows));
+  writer.add(sweep.number);
+  add(&writer, sweep.status);
+  writer.add(static_cast<uint64_t>(sweep.failures.size()));
+  for (const StageFailure& failure : sweep.failures) {
+    writer.add(static_cast<uint64_t>(failure.item));
+    add(&writer, failure.status);
+  }
+  writer.add_all(std::span<const StageKvChange>(sweep.changes));
+  writer.add_all(std::span<const StageItem>(sweep.items));
+  writer.add_all(std::span<const int32_t>(sweep.tokens));
+  std::vector<std::byte> message = writer.take();
+  message.resize(rows_begin(message.size()) + rows * sizeof(float));
+  return message;
+}
+
+std::span<float> rows_of(std::vector<std::byte>* message, size_t rows) {
+  SPILLWAY_CHECK(rows * sizeof(float) <= message->size());
+  std::byte* begin = message->data() + message->size() - rows * sizeof(float);
+  return {reinterpret_cast<float*>(begin), rows};
+}
+
+Result<ReceivedSweep> decode_sweep(std::span<const std::byte> message) {
+  const auto wrong = [](const char* what) {
+    return corruption(std::string("a stage's message ") + what);
+  };
+  ByteReader reader(message);
+  if (reader.get<StageMessage>() != StageMessage::kSweep) return wrong("is not of a sweep");
+  ReceivedSweep received;
+  StageSweep& sweep = received.sweep;
+  const auto rows = reader.get<uint64_t>();
+  sweep.number = reader.get<uint64_t>();
+  sweep.status = get_status(&reader);
+  const auto failures = reader.get<uint64_t>();
+  for (uint64_t i = 0; i < failures && reader.ok(); ++i) {
+    const auto item = static_cast<size_t>(reader.get<uint64_t>());
+    sweep.failures.push_back({item, get_status(&reader)});
+  }
+  sweep.changes = reader.get_all<StageKvChange>();
+  sweep.items = reader.get_all<StageItem>();
+  sweep.tokens = reader.get_all<int32_t>();
+  if (!reader.ok()) return wrong("ends too early");
+  const size_t begin = rows_begin(message.size() - reader.left().size());
+  if (begin > message.size() || rows != (message.size() - begin) / sizeof(float) ||
+      (message.size() - begin) % sizeof(float) != 0) {
+    return wrong("has rows of another length than it says");
+  }
+  uint64_t tokens = 0;
+  for (const StageItem& item : sweep.items) {
+    if (item.tokens <= 0 || item.position < 0) return wrong("has an item without tokens");
+    tokens += static_cast<uint64_t>(item.tokens);
+    if (tokens > sweep.tokens.size()) break;
+  }
+  if (tokens != sweep.tokens.size()) return wrong("has other tokens than its items");
+  for (const StageFailure& failure : sweep.failures) {
+    if (failure.item >= sweep.items.size()) return wrong("names an item that it has not");
+  }
+  received.rows = {reinterpret_cast<const float*>(message.data() + begin),
+                   static_cast<size_t>(rows)};
+  return received;
+}
+
+}  // namespace spillway

@@ -1,0 +1,134 @@
+#include "scheduler/stages/stage_worker.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/check.h"
+#include "scheduler/stages/stage_messages.h"
+
+namespace spillway {
+namespace {
+
+class StageWorker final : private LogitsSink {
+ public:
+  StageWorker(RankMail& mail, Engine& engine)
+      : mail_(mail), engine_(engine), next_(next_rank(mail.rank(), mail.size())) {}
+
+  ~StageWorker() {
+    for (auto& [id, kv] : caches_) engine_.release(std::move(kv));
+  }
+
+  Status run() {
+    for (;;) {
+      SPILLWAY_ASSIGN_OR_RETURN(const RankMail::Message message, mail_.receive());
+      SPILLWAY_ASSIGN_OR_RETURN(const StageMessage kind, kind_of(message.bytes));
+      if (kind == StageMessage::kEnd) return {};
+      SPILLWAY_ASSIGN_OR_RETURN(ReceivedSweep received, decode_sweep(message.bytes));
+      hand_on(std::move(received));
+    }
+  }
+
+ private:
+  // Runs a sweep and posts what comes out of it.
+  void hand_on(ReceivedSweep received) {
+    StageSweep& sweep = received.sweep;
+    const Status changed = change_caches(sweep);
+    if (sweep.status.ok()) sweep.status = changed;
+    const auto numbers = sweep.tokens.size() * static_cast<size_t>(engine_.shape().hidden);
+    if (sweep.status.ok()) {
+      rows_.resize(numbers);
+      sweep.status = run_layers(sweep, received.rows);
+    }
+    const size_t there = sweep.status.ok() ? numbers : 0;
+    std::vector<std::byte> message = encode(sweep, there);
+    if (there > 0)
+      std::memcpy(rows_of(&message, there).data(), rows_.data(), there * sizeof(float));
+    mail_.post(next_, std::move(message));
+  }
+
+  Status change_caches(const StageSweep& sweep) {
+    Status first;
+    for (const StageKvChange& change : sweep.changes) {
+      Status status = this->change(change);
+      if (first.ok()) first = std::move(status);
+    }
+    return first;
+  }
+
+  Status change(const StageKvChange& change) {
+    if (change.release) {
+      const auto found = caches_.find(change.id);
+      if (found == caches_.end()) return {};  // It could not be reserved, which was an error then.
+      engine_.release(std::move(found->second));
+      caches_.erase(found);
+      return {};
+    }
+    auto kv = engine_.reserve(change.rows, change.budget, {change.chunk_prompt, change.chunk_most});
+    if (!kv.ok()) return kv.status().at(where());
+    caches_[change.id] = std::move(kv).value();
+    return {};
+  }
+
+  Status run_layers(StageSweep& sweep, std::span<const float> in) {
+    items_.clear();
+    failures_ = &sweep.failures;
+    size_t token = 0, most = 0;
+    for (const StageItem& item : sweep.items) {
+      most = std::max(most, static_cast<size_t>(item.tokens));
+    }
+    rules_.resize(most);
+    for (const StageItem& item : sweep.items) {
+      const auto cache = caches_.find(item.id);
+      if (cache == caches_.end()) {
+        return Status(Code::kDeviceLost, "a sequence has no KV cache here").at(where());
+      }
+      const auto count = static_cast<size_t>(item.tokens);
+      items_.push_back({.tokens = std::span(sweep.tokens).subspan(token, count),
+                        .position = item.position,
+                        .prompt = item.prompt,
+                        .kv = cache->second.get(),
+                        .no_logits = true});
+      // A step with a draft has a rule for each token, which the head alone reads.
+      if (items_.back().is_step() && count > 1)
+        items_.back().samples = std::span(rules_).first(count);
+      token += count;
+    }
+    try {
+      return engine_.run(items_, *this, {.in = in, .out = rows_}).at(where());
+    } catch (const std::exception& error) {
+      return Status(Code::kCapacity, std::string("the sweep failed: ") + error.what()).at(where());
+    }
+  }
+
+  void on_logits(size_t, int64_t, std::span<float>) override {}
+  void on_sampled(size_t, int64_t, int32_t) override {}
+  void on_failure(size_t item, const Status& status) override {
+    failures_->push_back({item, status.at(where())});
+  }
+
+  std::string where() const { return "rank " + std::to_string(mail_.rank()); }
+
+  RankMail& mail_;
+  Engine& engine_;
+  const int next_;
+  std::unordered_map<uint64_t, std::unique_ptr<KvSequence>> caches_;  // By id
+  std::vector<SweepItem> items_;
+  std::vector<SampleRule> rules_;
+  std::vector<float> rows_;
+  std::vector<StageFailure>* failures_ = nullptr;
+};
+
+}  // namespace
+
+Status run_stage(RankMail& mail, Engine& engine) {
+  SPILLWAY_CHECK(mail.rank() > 0);
+  return StageWorker(mail, engine).run();
+}
+
+}  // namespace spillway

@@ -1,0 +1,27 @@
+// A rank that follows: runs its layers on the sweeps that come from the stage before it, and hands
+// their rows on to the next one.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/base/status.h"
+#include "kernels/rank_mail.h"
+#include "scheduler/engine/engine.h"
+
+namespace spillway {
+
+// Stages are run through in the order of their layers: rank 1 has the first, and rank 0, which
+// schedules, the last.
+inline int stage_of_rank(int rank, int ranks) {
+  return rank == 0 ? ranks - 1 : rank - 1;
+}
+inline int next_rank(int rank, int ranks) {
+  return rank + 1 == ranks ? 0 : rank + 1;
+}
+
+// Runs until rank 0 says that there is no more, which is OK. `engine` has a range of layers that
+// does not include the last. Errors of a sweep are rank 0's to report, and end nothing;
+// kDeviceLost: mail is lost. Blocks.
+Status run_stage(RankMail& mail, Engine& engine);
+
+}  // namespace spillway
