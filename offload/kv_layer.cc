@@ -25,8 +25,12 @@ uint64_t KvLayer::staged_bytes() const {
 }
 
 KvLayersBytes kv_layers_bytes(const ModelShape& shape, Format format, int64_t rows,
-                              const KvBudget& budget, const KvChunks& chunks) {
-  const int64_t with_window = shape.layers_with_window();
+                              const KvBudget& budget, const KvChunks& chunks,
+                              const LayerRange& range) {
+  int64_t with_window = 0;
+  for (int64_t layer = range.first; layer < range.end(); ++layer) {
+    if (shape.window(layer) > 0) ++with_window;
+  }
   KvLayersBytes bytes;
   const auto add = [&](int64_t layers, int64_t window) {
     if (layers == 0) return;
@@ -36,7 +40,7 @@ KvLayersBytes kv_layers_bytes(const ModelShape& shape, Format format, int64_t ro
     bytes.largest_on_disk = std::max(bytes.largest_on_disk, one.disk_bytes);
     bytes.largest_staged = std::max(bytes.largest_staged, one.staged_bytes());
   };
-  add(shape.layers - with_window, 0);
+  add(range.count - with_window, 0);
   add(with_window, shape.sliding_window);
   return bytes;
 }

@@ -6,6 +6,7 @@
 
 #include "kernels/base/checked_math.h"
 #include "kernels/base/kv_budget.h"
+#include "kernels/base/layer_range.h"
 #include "kernels/base/model_shape.h"
 #include "kernels/kv_layout.h"
 #include "offload/io/io.h"
@@ -42,12 +43,13 @@ struct KvLayer {
 KvLayer kv_layer(const KvLayout& layout, int64_t window, int64_t rows, const KvBudget& budget,
                  const KvChunks& chunks);
 
-// Bytes over all layers of a model, and of the largest of them.
+// Bytes over some layers of a model, and of the largest of them.
 struct KvLayersBytes {
   uint64_t memory = 0, disk = 0;
   uint64_t largest_on_disk = 0, largest_staged = 0;
 };
 KvLayersBytes kv_layers_bytes(const ModelShape& shape, Format format, int64_t rows,
-                              const KvBudget& budget, const KvChunks& chunks);
+                              const KvBudget& budget, const KvChunks& chunks,
+                              const LayerRange& layers);
 
 }  // namespace spillway

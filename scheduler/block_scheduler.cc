@@ -65,8 +65,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     stats_.prefill_target = target_.tokens();
     stats_.links = engine_->links();
     if (bound_) stats_.bound_seconds = 0;
-    const int64_t sub_blocks = earlier_ == nullptr ? 1 : earlier_->stages();
-    for (int64_t i = 0; i < sub_blocks; ++i) {
+    for (int64_t i = 0; i < sub_block_count(earlier_.get()); ++i) {
       sub_blocks_.push_back(
           std::make_unique<SubBlock>(room_, waiting_, limits_, [this] { retire(); }));
     }
@@ -314,8 +313,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     if (admissions_ > admissions) publish_counts();
   }
 
-  // The most sequences that this sub-block has for now: those that are few are spread over all of
-  // them, so that no stage is idle.
+  // The most sequences of this sub-block for now: few are spread over all, so that no stage idles.
   int64_t fair_share() const {
     const auto all = static_cast<int64_t>(sub_blocks_.size());
     if (all == 1) return options_.block_sequences_max;

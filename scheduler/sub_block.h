@@ -51,9 +51,13 @@ struct SubBlock {
   Status start;  // Whether it could be sent to the stages before this one
 };
 
+inline int64_t sub_block_count(const EarlierStages* earlier) {
+  return earlier == nullptr ? 1 : earlier->stages();
+}
+
 // Most sequences of one of the sub-blocks of a block.
 inline int64_t sub_block_sequences(int64_t block, const EarlierStages* earlier) {
-  const int64_t count = earlier == nullptr ? 1 : earlier->stages();
+  const int64_t count = sub_block_count(earlier);
   return (block + count - 1) / count;
 }
 

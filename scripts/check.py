@@ -31,7 +31,7 @@ MODELS = KERNELS | {"policy", "offload/io", "offload/model_file", "offload"}
 ENGINE = MODELS | {"scheduler/engine", "scheduler/stages", "scheduler", "scheduler/planning"}
 HTTP = {"kernels/base", "server", "server/http"}
 API = HTTP | {"policy", "scheduler", "server/tokenizer", "server/chat", "server/api"}
-COMMAND = ENGINE | API | {"server/batches", "server/client", "server/web", "server/cli/flags", "server/cli/common"}
+COMMAND = ENGINE | API | {"server/stages", "server/batches", "server/client", "server/web", "server/cli/flags", "server/cli/common"}
 LAYERS = {
     "kernels/base": set(),
     "kernels/sampling": {"kernels/base"},
@@ -54,7 +54,8 @@ LAYERS = {
     "scheduler/planning": MODELS | {"scheduler/engine", "scheduler/stages", "scheduler"},
     "server/tokenizer": {"kernels/base"},
     "server/chat": {"kernels/base"},
-    "server": ENGINE | {"server/tokenizer", "server/chat"},
+    "server": ENGINE | {"offload/convert", "server/tokenizer", "server/chat"},
+    "server/stages": ENGINE | {"server", "server/tokenizer", "server/chat"},
     "server/http": HTTP,
     "server/api": API,
     "server/client": HTTP | {"offload/io", "server/client"},
@@ -75,7 +76,7 @@ LAYERS = {
     "server/cli/profile": COMMAND | {"kernels/measure"},
     "server/cli/queue": COMMAND | {"server/queue", "server/cli/batch"},
     "server/cli/serve": COMMAND,
-    "server/cli/work": COMMAND | {"offload/convert", "server/queue", "server/cli/batch", "server/cli/queue", "server/cli/serve"},
+    "server/cli/work": COMMAND | {"server/queue", "server/cli/batch", "server/cli/queue", "server/cli/serve"},
     "server/cli": COMMAND | {f"server/cli/{command}" for command in (
         "batch", "bench", "cache", "convert", "eval", "generate", "inspect", "plan", "profile", "queue",
         "serve", "work")},

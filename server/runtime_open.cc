@@ -163,6 +163,7 @@ class Opener {
   Status load() {
     Plan& plan = this->plan();
     WeightStoreOptions options;
+    options.layers = plan.engine.layers;
     options.placement = plan.placement.weights;
     options.positions_max = flags_.max_model_len.value_or(0);
     options.ring_bytes = plan.placement.host_rings.weights;
@@ -217,8 +218,13 @@ class Opener {
     if (const Tokenizer* tokenizer = state_.opened.tokenizer.get()) {
       scheduling.sampling_vocabulary = static_cast<int64_t>(tokenizer->vocabulary());
     }
-    state_.scheduler = start_scheduler(std::move(state_.engine), scheduling,
-                                       options_.bound ? options_.bound(plan) : SweepBound());
+    std::unique_ptr<EarlierStages> earlier;
+    if (options_.earlier) {
+      SPILLWAY_ASSIGN_OR_RETURN(earlier, options_.earlier());
+    }
+    state_.scheduler =
+        start_scheduler(std::move(state_.engine), scheduling,
+                        options_.bound ? options_.bound(plan) : SweepBound(), std::move(earlier));
     return {};
   }
 
@@ -330,6 +336,7 @@ PlanMachine machine_of(const OpenedModel& opened, const HardwareProfile* profile
 Result<std::unique_ptr<Runtime>> open_runtime(OpenedModel opened, Plan plan,
                                               const RuntimeOptions& options) {
   auto state = std::make_unique<Runtime::State>();
+  state->mail = options.mail;
   state->opened = std::move(opened);
   state->plan = std::move(plan);
   SPILLWAY_RETURN_IF_ERROR(Opener(options, *state).open());
@@ -342,6 +349,9 @@ Result<std::unique_ptr<Runtime>> open_runtime(OpenedModel opened, Plan plan,
 Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& model, const EngineFlags& flags,
                                                const RuntimeOptions& options,
                                                const Planner& planner) {
+  if (flags.stages > 1) {
+    return invalid_argument("--stages is for serve, batch and bench; leave it out here");
+  }
   say_least_room(flags.disk_dirs, options);
   std::optional<FileId> damaged;
   while (true) {

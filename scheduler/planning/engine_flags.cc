@@ -18,6 +18,25 @@ int64_t draft_tokens_of(const EngineFlags& flags) {
   return flags.draft == "off" ? 0 : flags.draft_tokens.value_or(kDefault);
 }
 
+namespace {
+
+Status validate_stages(const EngineFlags& flags) {
+  if (flags.stage_layers && static_cast<int64_t>(flags.stage_layers->size()) != flags.stages) {
+    return invalid_argument("--stage-layers has " + std::to_string(flags.stage_layers->size()) +
+                            " numbers, and --stages is " + std::to_string(flags.stages) +
+                            "; it takes one for each rank, from rank 0 on");
+  }
+  if (flags.stages > 1 && flags.prefix_cache_bytes.value_or(0) > 0) {
+    return invalid_argument(
+        "--prefix-cache does not go with --stages: stages share no beginnings of prompts yet; "
+        "leave "
+        "it out, or off");
+  }
+  return {};
+}
+
+}  // namespace
+
 Status validate(const EngineFlags& flags) {
   if (flags.block && flags.micro_batch && *flags.micro_batch > *flags.block) {
     return invalid_argument("--micro-batch " + std::to_string(*flags.micro_batch) +
@@ -57,6 +76,7 @@ Status validate(const EngineFlags& flags) {
   if (flags.draft_tokens && flags.draft == "off") {
     return invalid_argument("--draft-tokens needs --draft ngram");
   }
+  SPILLWAY_RETURN_IF_ERROR(validate_stages(flags));
   if (flags.weights_from != "checkpoint") return {};
   if (flags.dummy_weights) {
     return invalid_argument("--dummy-weights has no checkpoint for --weights-from checkpoint");

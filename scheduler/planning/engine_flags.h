@@ -51,6 +51,10 @@ struct EngineFlags {
   std::string draft = "off";            // "ngram": from a sequence's own n-grams
   std::optional<int64_t> draft_tokens;  // Of a draft, at most
 
+  // Pipeline stages, which mpirun or srun starts as so many processes.
+  int64_t stages = 1;
+  std::optional<std::vector<int64_t>> stage_layers;  // Of each rank; none: found out
+
   std::string attention = "auto";
   bool no_overlap = false;
   int64_t threads = 0;  // 0: one per processor

@@ -73,6 +73,7 @@ class Planner {
  private:
   const ModelShape& shape() const { return model_.shape(); }
   const ModelFileTable& table() const { return *model_.table; }
+  LayerRange layers() const { return wishes_.layers.value_or(all_layers(shape())); }
   const MemoryBudget& host_budget() const { return machine_.host_budget; }
   const MemoryBudget& device_budget() const { return machine_.device_budget; }
   EngineOptions& engine() { return plan_.engine; }
@@ -166,7 +167,7 @@ class Planner {
     longest.budget = resolve(plan_.kv_rule(), prompt, more);
     longest.chunks = chunks_of(prompt, plan_.prefill_tokens());
     const auto bytes = [&](const KvBudget& budget, int64_t positions) {
-      return kv_layers_bytes(shape, plan_.kv_format(), positions, budget, longest.chunks);
+      return kv_layers_bytes(shape, plan_.kv_format(), positions, budget, longest.chunks, layers());
     };
     longest.bytes = bytes(longest.budget, longest.positions);
     longest.staged_layer_max = longest.bytes.largest_staged;
@@ -189,7 +190,8 @@ class Planner {
   // Whether weights will be streamed through memory, as far as known before they are placed.
   bool streams() const {
     if (flags_.weights) return shares(flags_.weights).away() > 0;
-    const uint64_t all = table().weight_bytes() + longest_kv().bytes.memory;
+    const uint64_t weights = WeightPlacer(table(), wishes_.layers).weight_bytes();
+    const uint64_t all = weights + longest_kv().bytes.memory;
     return plan_.discrete ? all + kDeviceProcessBytes > device_budget().bytes
                           : all + plan_.process_bytes > host_budget().bytes;
   }
@@ -220,8 +222,8 @@ class Planner {
     plan_.scheduling.prefill_tokens_max =
         long_sweeps ? kPrefillDefaultStreaming : SchedulerOptions().prefill_tokens_max;
     // Gathering requests does not pay for a sweep of a few milliseconds, only for one that reads
-    // from disk.
-    plan_.scheduling.gather_seconds = long_sweeps ? kGatherSeconds : 0;
+    // from disk, or goes through several machines.
+    plan_.scheduling.gather_seconds = long_sweeps || wishes_.layers ? kGatherSeconds : 0;
     if (flags_.prefill_tokens || wishes_.prefill_tokens_max > 0) {
       plan_.scheduling.prefill_tokens_max =
           flags_.prefill_tokens.value_or(wishes_.prefill_tokens_max);
@@ -229,9 +231,11 @@ class Planner {
     plan_.scheduling.prefill_target = flags_.prefill_target.value_or(0);
     // serve and batch, whose requests may end early, share; a command that measures computes all
     // prompts, unless it is told not to.
+    const bool may_share = wishes_.may_end_early && !wishes_.layers;
     plan_.scheduling.prefix_cache_bytes =
-        flags_.prefix_cache_bytes.value_or(wishes_.may_end_early ? UINT64_MAX : 0);
+        flags_.prefix_cache_bytes.value_or(may_share ? UINT64_MAX : 0);
     plan_.scheduling.draft_tokens = draft_tokens_of(flags_);
+    engine().layers = wishes_.layers;
     engine().draft_rows_max = draft_rows_max();
     engine().sweep_tokens_max = sweep_tokens_max(shape, plan_.scheduling);
     engine().host_attention = host_attention_;
@@ -257,6 +261,7 @@ class Planner {
     const LongestKv longest = longest_kv();
     PlacementRequest request;
     request.table = &table();
+    request.layers = wishes_.layers;
     request.discrete = plan_.discrete;
     request.host = {.budget_bytes = host_budget().bytes,
                     .from_flag = host_budget().from_flag,
@@ -307,7 +312,7 @@ class Planner {
   // Whether sequences get their cache as they grow, and are set aside on disk where too many grow:
   // those that keep every row, and may end before the most that they may have.
   bool may_set_aside() const {
-    return wishes_.may_end_early && plan_.kv_rule().kind == KvRuleKind::kFull &&
+    return wishes_.may_end_early && !wishes_.layers && plan_.kv_rule().kind == KvRuleKind::kFull &&
            shape().layers_with_window() == 0;
   }
 
@@ -326,7 +331,7 @@ class Planner {
   // tokens/s, with a ring that holds nine tenths of it 5.2.)
   uint64_t kv_ring_bytes_good(uint64_t wanted) const {
     if (plan_.scheduling.prefill_target == 0) return 0;
-    const uint64_t layer = wanted / static_cast<uint64_t>(shape().layers);
+    const uint64_t layer = wanted / static_cast<uint64_t>(layers().count);
     return std::min(layer + layer / 8, host_budget().bytes / kTargetRingPart);
   }
 

@@ -31,6 +31,9 @@ struct PlanWishes {
   int64_t new_tokens = 0;          // At most, of every sequence
   bool may_end_early = false;      // Sequences may end before: the cache is given out as they grow.
   std::optional<RequestMemory> requests;  // For a command that answers over HTTP
+  // Only these are placed, those of a pipeline stage; none: all. Stages share and set aside
+  // nothing.
+  std::optional<LayerRange> layers;
 };
 
 // Fills settings that the flags leave open by the default heuristic. kInvalidArgument: flags or

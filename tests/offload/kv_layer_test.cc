@@ -41,12 +41,12 @@ TEST_CASE("staging has room for a layer in runs, which do not go around a ring's
 TEST_CASE("the layers of a model add up, those with a window by what it holds") {
   ModelShape shape = test::tiny_shape(4);
   const KvLayout layout = kv_layout(shape, Format::kF32);
-  const KvLayersBytes plain = kv_layers_bytes(shape, Format::kF32, 60, {}, {});
+  const KvLayersBytes plain = kv_layers_bytes(shape, Format::kF32, 60, {}, {}, all_layers(shape));
   CHECK(plain.memory == 4 * layout.sequence_bytes(60));
   CHECK(plain.largest_on_disk == round_up(layout.sequence_bytes(60), kIoAlignment));
   shape.sliding_window = 9;
   shape.sliding_layers = {1, 0, 0, 1};
-  const KvLayersBytes mixed = kv_layers_bytes(shape, Format::kF32, 60, {}, {});
+  const KvLayersBytes mixed = kv_layers_bytes(shape, Format::kF32, 60, {}, {}, all_layers(shape));
   const uint64_t windowed = kv_layer(layout, 9, 60, {}, {}).memory_bytes;
   CHECK(windowed < layout.sequence_bytes(60));
   CHECK(mixed.memory == 2 * layout.sequence_bytes(60) + 2 * windowed);

@@ -22,6 +22,7 @@
 #include "server/cli/batch/workload_sample.h"
 #include "server/cli/common/console.h"
 #include "server/cli/common/interrupt.h"
+#include "server/cli/common/stage_command.h"
 #include "server/cli/flags/engine_settings.h"
 #include "server/log.h"
 
@@ -458,11 +459,14 @@ Command batch_command(const OpenModel& open) {
     return check_flags(state->model, state->batch, state->engine);
   };
   command.run = [state, open]() -> int {
+    std::shared_ptr<StageRank> rank;
+    if (const auto done = start_stages("batch", state->model, state->engine, &rank)) return *done;
     BatchSetup setup;
-    setup.shares_beginnings = state->engine.prefix_cache_bytes.value_or(1) > 0;
+    setup.shares_beginnings = rank == nullptr && state->engine.prefix_cache_bytes.value_or(1) > 0;
     setup.seed = state->engine.seed;
     setup.settings = result_settings(state->engine);
-    setup.open = [&](const OpenFor& purpose) {
+    setup.open = [&](OpenFor purpose) {
+      purpose.stages = rank;
       return as_input(open(state->model, state->engine, purpose));
     };
     // The reader of our stderr may leave at any time, also while the model is loaded.

@@ -8,7 +8,9 @@
 #include "server/cli/bench/bench_check.h"
 #include "server/cli/bench/bench_report.h"
 #include "server/cli/bench/bench_run.h"
+#include "server/cli/bench/bench_stages.h"
 #include "server/cli/common/console.h"
+#include "server/cli/common/stage_command.h"
 #include "server/cli/flags/command_line.h"
 #include "server/cli/flags/engine_settings.h"
 #include "server/process_stats.h"
@@ -168,9 +170,20 @@ Command bench_command() {
           "has "
           "more than it keeps; leave out --draft, or --requests");
     }
+    if (state->engine.stages > 1 && state->flags.check) {
+      return invalid_argument(
+          "--check holds a run against one machine's bounds, and --stages has several; leave out "
+          "one "
+          "of the two");
+    }
     return validate(state->engine);
   };
-  command.run = [state] { return run_bench(state->flags, state->engine, state->model); };
+  command.run = [state] {
+    std::shared_ptr<StageRank> rank;
+    if (const auto done = start_stages("bench", state->model, state->engine, &rank)) return *done;
+    if (rank == nullptr) return run_bench(state->flags, state->engine, state->model);
+    return report("bench", bench_stages(state->flags, state->engine, state->model, *rank));
+  };
   return command;
 }
 

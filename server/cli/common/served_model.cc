@@ -101,6 +101,12 @@ OpenModel model_opener() {
       SPILLWAY_ASSIGN_OR_RETURN(OpenedModel opened, open_model(model, flags, options));
       return view_of(std::move(opened));
     }
+    if (purpose.stages != nullptr) {
+      SPILLWAY_ASSIGN_OR_RETURN(std::shared_ptr<Runtime> runtime,
+                                open_stages(*purpose.stages, model, flags, options));
+      log_info(plan_line(*runtime));
+      return view_of(std::move(runtime));
+    }
     SPILLWAY_ASSIGN_OR_RETURN(StartedRuntime started,
                               open_planned(model, flags, options, purpose.workload));
     log_info(plan_line(*started.runtime));

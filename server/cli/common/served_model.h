@@ -18,6 +18,7 @@
 #include "scheduler/scheduler.h"
 #include "server/api/completion.h"
 #include "server/api/metrics.h"
+#include "server/stages/staged_runtime.h"
 
 namespace spillway {
 
@@ -45,6 +46,8 @@ struct OpenFor {
   // Called before a model directory is packed, which takes minutes and gigabytes, with the
   // beginning of `identity` up to a blank. Its error is returned. May be empty.
   std::function<Status(const std::string&)> accepts_source = {};
+  // With --stages: this process, which leads the others. Null: it has the whole model.
+  std::shared_ptr<StageRank> stages = {};
 };
 
 using OpenModel = std::function<Result<ServedModel>(const std::string& model, const EngineFlags&,

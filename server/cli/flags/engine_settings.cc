@@ -12,6 +12,7 @@ namespace {
 
 constexpr int64_t kSequencesMax = 65536;
 constexpr int64_t kThreadsMax = 1024;
+constexpr int64_t kStagesMax = 64;
 constexpr int64_t kRowsMax = int64_t{1} << 20;
 constexpr int64_t kDraftTokensMax = 16;
 
@@ -111,6 +112,18 @@ void add_disk_dirs(Settings& settings, std::vector<std::string>* folders, const 
 
 namespace {
 
+Result<std::vector<int64_t>> parse_stage_layers(const std::string& text) {
+  std::vector<int64_t> layers;
+  for (const std::string& part : split_list(text)) {
+    const char* end = part.data() + part.size();
+    const auto [rest, error] = std::from_chars(part.data(), end, layers.emplace_back());
+    if (error != std::errc() || rest != end || layers.back() < 1) {
+      return invalid_argument(in_quotes(text) + " is no list of numbers from 1 on, such as 12,20");
+    }
+  }
+  return layers;
+}
+
 void add_placement_flags(Settings& settings, EngineFlags* flags) {
   settings.group("Where things are");
   settings.add_text("plan", &flags->plan, "FILE",
@@ -146,6 +159,15 @@ void add_placement_flags(Settings& settings, EngineFlags* flags) {
                "once, and kept while the memory is free (default: no limit for serve and batch, "
                "else off)",
                parse_size_or_off);
+  settings.add_integer(
+      "stages", &flags->stages, 1, kStagesMax,
+      "for serve, batch and bench: the model lies in so many processes, each with a "
+      "run of its layers, that mpirun -np N or srun -n N start, on one host or "
+      "several; rank 0 has the files, the port and the last layers");
+  add_optional(settings, "stage-layers", &flags->stage_layers, "N,N,...",
+               "layers of each of these processes, from rank 0 on (default: by threads and memory)",
+               parse_stage_layers);
+  settings.qualify("stages", {"stage-layers"});
   settings.add_integer("max-model-len", &flags->max_model_len, 2, kRowsMax,
                        "most positions of a sequence, prompt and new tokens: buffers go by it "
                        "(default: the model's)");

@@ -20,6 +20,7 @@
 #include "server/batches/batch_service.h"
 #include "server/batches/batch_unavailable.h"
 #include "server/cli/common/interrupt.h"
+#include "server/cli/common/stage_command.h"
 #include "server/cli/flags/engine_settings.h"
 #include "server/cli/serve/api_keys.h"
 #include "server/cli/serve/http_flags.h"
@@ -361,6 +362,8 @@ Command serve_command(const OpenModel& open) {
     return validate(state->engine);
   };
   command.run = [state, open] {
+    std::shared_ptr<StageRank> rank;
+    if (const auto done = start_stages("serve", state->model, state->engine, &rank)) return *done;
     state->serve.seed = state->engine.seed;
     HttpLimits& limits = state->serve.http;
     raise_connections_max(&limits);
@@ -380,7 +383,9 @@ Command serve_command(const OpenModel& open) {
                                               {.tokenizer_only = false,
                                                .timeline = true,
                                                .workload = {kTypicalRequests},
-                                               .requests = wanted}));
+                                               .requests = wanted,
+                                               .accepts_source = {},
+                                               .stages = rank}));
     loading.reset();  // From here on run_serve handles signals.
     if (!model.ok()) return report("serve", model.status());
     log_info("plan (a file for --plan): " + model->plan);

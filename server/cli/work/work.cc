@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "kernels/base/units.h"
-#include "offload/convert/fingerprint.h"
 #include "server/api/service.h"
 #include "server/batches/batch_run.h"
 #include "server/cli/batch/batch_identity.h"
@@ -23,6 +22,7 @@
 #include "server/cli/queue/queue.h"
 #include "server/cli/serve/serve.h"
 #include "server/log.h"
+#include "server/portable_identity.h"
 #include "server/queue/queue_claims.h"
 #include "server/queue/queue_jobs.h"
 #include "server/queue/queue_rows.h"
@@ -106,17 +106,6 @@ std::string settings_text(const JournalHead& settings) {
   return text;
 }
 
-// The model's identity on every machine that has a copy of its files: their contents in place of
-// the fingerprint, which has their times in it. A packed file names what it was made of.
-std::string portable(std::string identity, const std::string& path) {
-  const Result<std::string> contents = checkpoint_contents(path);
-  const Result<std::string> fingerprint = checkpoint_fingerprint(path);
-  if (!contents.ok() || !fingerprint.ok()) return identity;
-  const size_t at = identity.find(fingerprint.value());
-  if (at != std::string::npos) identity.replace(at, fingerprint->size(), contents.value());
-  return identity;
-}
-
 JournalHead with_seed(JournalHead settings, uint64_t seed) {
   for (auto& [name, value] : settings) {
     if (name == "seed") value = std::to_string(seed);
@@ -130,7 +119,7 @@ QueueWorker worker_of(const WorkFlags& flags, const WorkSetup& setup, const Serv
   worker.id = random_id();
   worker.name = flags.name.empty() ? default_name() : flags.name;
   worker.models = model.context.model_names;
-  worker.identity = portable(model.identity, setup.model) + settings_text(setup.settings);
+  worker.identity = portable_identity(model.identity, setup.model) + settings_text(setup.settings);
   worker.format = model.format;
   worker.kv_format = model.kv_format;
   worker.kv_rule = setup.kv_rule;

@@ -1,0 +1,84 @@
+#include "server/cli/bench/bench_stages.h"
+
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "server/cli/bench/bench_ceilings.h"
+#include "server/cli/bench/bench_run.h"
+#include "server/cli/common/console.h"
+#include "server/cli/flags/command_line.h"
+#include "server/process_stats.h"
+
+namespace spillway {
+
+namespace {
+
+void print(const BenchResult& result, int64_t stages) {
+  const BenchFlags& flags = result.flags;
+  const double rate = static_cast<double>(result.generated) / result.total_seconds;
+  if (flags.json) {
+    const nlohmann::ordered_json json = {
+        {"model", result.model},
+        {"stages", stages},
+        {"format", result.plan.formats_text()},
+        {"sequences", flags.sequences},
+        {"prompt_tokens", flags.prompt_tokens},
+        {"new_tokens", flags.new_tokens},
+        {"projected", result.cut.has_value()},
+        {"prefill_seconds", result.prefill_seconds},
+        {"decode_seconds", result.decode_seconds},
+        {"total_seconds", result.total_seconds},
+        {"generated_tokens", result.generated},
+        {"tokens_per_second", rate},
+        {"peak_host_bytes_of_rank_0", result.peak_host_bytes},
+    };
+    std::cout << json.dump() << std::endl;
+    return;
+  }
+  std::cout << text_line("%s in %s on %lld stages, %lld sequences of %lld + %lld tokens",
+                         result.model.c_str(), result.plan.formats_text().c_str(),
+                         static_cast<long long>(stages), static_cast<long long>(flags.sequences),
+                         static_cast<long long>(flags.prompt_tokens),
+                         static_cast<long long>(flags.new_tokens))
+            << text_line("%.2f tokens/s%s: prompts %.1f s, decode %.1f s", rate,
+                         result.cut ? " (projected)" : "", result.prefill_seconds,
+                         result.decode_seconds)
+            << std::flush;
+}
+
+}  // namespace
+
+Status bench_stages(BenchFlags flags, EngineFlags engine, const std::string& model,
+                    StageRank& rank) {
+  RuntimeOptions options;
+  const auto log = std::make_shared<SweepLog>();
+  options.log = log;
+  if (flags.requests > 0) {
+    flags.sequences = flags.requests;
+  } else {
+    if (!engine.prefill_target) engine.prefill_target = 0;
+    options.wishes.block_sequences = flags.sequences;
+    options.wishes.prefill_tokens_max = bench_prefill_tokens(flags, engine.block);
+  }
+  options.wishes.prompt_tokens = flags.prompt_tokens;
+  options.wishes.new_tokens = flags.new_tokens;
+  options.say = say;
+  SPILLWAY_ASSIGN_OR_RETURN(const auto runtime,
+                            as_input(open_stages(rank, model, engine, std::move(options))));
+  SPILLWAY_RETURN_IF_ERROR(check_bench(flags, runtime->shape()));
+  if (flags.sequences == 0) flags.sequences = runtime->plan().sequences_at_once;
+  BenchResult result;
+  result.flags = flags;
+  result.model = runtime->model_name();
+  result.plan = runtime->plan();
+  say("Warming up");
+  const BenchFlags warm_up = warm_up_of(flags, runtime->shape(), uses_disk(runtime->plan()));
+  SPILLWAY_RETURN_IF_ERROR(run_bench_block(warm_up, *runtime, *log, nullptr, &result));
+  say("Running");
+  SPILLWAY_RETURN_IF_ERROR(run_bench_block(flags, *runtime, *log, nullptr, &result));
+  result.peak_host_bytes = peak_resident_bytes();
+  print(result, engine.stages);
+  return {};
+}
+
+}  // namespace spillway

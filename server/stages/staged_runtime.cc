@@ -1,0 +1,244 @@
+#include "server/stages/staged_runtime.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "kernels/base/units.h"
+#include "offload/weight_placement.h"
+#include "policy/stage_split.h"
+#include "scheduler/planning/make_plan.h"
+#include "scheduler/stages/stage_messages.h"
+#include "scheduler/stages/stage_ring.h"
+#include "scheduler/stages/stage_worker.h"
+#include "server/portable_identity.h"
+#include "server/stages/stage_notes.h"
+
+namespace spillway {
+
+namespace {
+
+// A discrete device computes as fast as so many threads of a CPU, roughly.
+constexpr double kDeviceThreads = 100;
+
+// What a rank says of itself when it has opened the model.
+struct Opened {
+  std::string identity;
+  double speed = 1;
+  uint64_t memory_bytes = 0;
+};
+
+// What rank 0 tells another one to plan.
+struct Task {
+  LayerRange layers;
+  int64_t block = 0, prefill_tokens = 0;
+  int64_t prompt_tokens = 0, new_tokens = 0;  // PlanWishes
+};
+
+Opened describe(const OpenedModel& opened, const std::string& model) {
+  Opened self;
+  self.identity =
+      portable_identity(opened.model.source, model) + " " + opened.model.table->formats_text();
+  const PlanMachine machine = machine_of(opened, nullptr);
+  const bool discrete = machine.device.discrete();
+  self.speed = discrete ? kDeviceThreads : static_cast<double>(opened.flags.threads);
+  self.memory_bytes = machine.host_budget.bytes + (discrete ? machine.device_budget.bytes : 0);
+  return self;
+}
+
+// The layers of each rank, in the order in which the model has them: from rank 1 on, and then
+// rank 0.
+Result<std::vector<LayerRange>> cut_layers(const ModelFileTable& table, const EngineFlags& flags,
+                                           const std::vector<Opened>& ranks) {
+  const ModelShape& shape = table.shape;
+  const auto count = static_cast<int64_t>(ranks.size());
+  if (shape.layers < count) {
+    return invalid_argument("--stages " + std::to_string(count) + " is more than the model's " +
+                            std::to_string(shape.layers) + " layers");
+  }
+  std::vector<int64_t> layers;  // By rank
+  if (flags.stage_layers) {
+    layers = *flags.stage_layers;
+    const int64_t sum = std::accumulate(layers.begin(), layers.end(), int64_t{0});
+    if (sum != shape.layers) {
+      return invalid_argument("--stage-layers has " + std::to_string(sum) +
+                              " layers, and the model has " + std::to_string(shape.layers));
+    }
+  } else {
+    const auto bytes = [&](LayerRange range) { return WeightPlacer(table, range).weight_bytes(); };
+    const uint64_t layer = shape.layers > 2 ? bytes({1, 1}) : bytes({0, 1});
+    const auto beside = [&](uint64_t all) { return all - std::min(all, layer); };
+    std::vector<StageMachine> machines;
+    for (const Opened& rank : ranks) {
+      // Half as much again for the KV cache and all that is beside it.
+      machines.push_back({rank.speed, rank.memory_bytes / 3 * 2, 0, 0});
+    }
+    machines[0].other_bytes = beside(bytes({shape.layers - 1, 1}));
+    machines[0].other_layers = static_cast<double>(machines[0].other_bytes) /
+                               static_cast<double>(std::max<uint64_t>(1, layer));
+    if (count > 1) machines[1].other_bytes = beside(bytes({0, 1}));
+    layers = split_layers(shape.layers, layer, machines);
+  }
+  std::vector<LayerRange> ranges(ranks.size());
+  int64_t first = 0;
+  for (size_t i = 1; i <= ranks.size(); ++i) {
+    LayerRange& range = ranges[i % ranks.size()];
+    range = {first, layers[i % ranks.size()]};
+    first += range.count;
+  }
+  return ranges;
+}
+
+std::string layers_text(const LayerRange& range, const ModelShape& shape) {
+  return "layers " + std::to_string(range.first) + " to " + std::to_string(range.end() - 1) +
+         (range.has_head(shape) ? " and the head" : "");
+}
+
+// The other ranks' caches as they opened them, of which rank 0 keeps the books.
+struct CacheSizes {
+  uint64_t memory_bytes = 0, host_bytes = 0, disk_bytes = 0;
+  uint64_t staging_bytes = 0, device_staging_bytes = 0;
+};
+
+std::vector<std::string> names_of(const StageRank& rank) {
+  std::vector<std::string> names;
+  for (int i = 0; i < rank.mail()->size(); ++i) names.push_back(rank.roll().name(i));
+  return names;
+}
+
+Result<std::vector<Opened>> gather_opened(RankMail& mail, const std::vector<std::string>& names,
+                                          Opened self) {
+  SPILLWAY_ASSIGN_OR_RETURN(const auto notes, gather_notes(mail, names));
+  std::vector<Opened> ranks = {std::move(self)};
+  for (size_t i = 1; i < notes.size(); ++i) {
+    ByteReader reader(notes[i]);
+    Opened other;
+    other.identity = reader.get_text();
+    other.speed = reader.get<double>();
+    other.memory_bytes = reader.get<uint64_t>();
+    if (!reader.ok()) return corruption(names[i] + " sent a damaged note");
+    if (other.identity != ranks[0].identity) {
+      return invalid_argument(names[i] + " has another model, " + other.identity +
+                              ", than rank 0, " + ranks[0].identity +
+                              "; copy the same files to all hosts");
+    }
+    ranks.push_back(std::move(other));
+  }
+  return ranks;
+}
+
+}  // namespace
+
+StageRank::~StageRank() {
+  if (mail_->rank() > 0 || handed_over_) return;
+  for (int rank = 1; rank < mail_->size(); ++rank) mail_->post(rank, end_message());
+}
+
+Result<std::unique_ptr<StageRank>> join_stages(std::shared_ptr<RankMail> mail,
+                                               const EngineFlags& flags) {
+  SPILLWAY_ASSIGN_OR_RETURN(Roll roll, call_roll(*mail, rank_self(flags), flags.stages));
+  return std::make_unique<StageRank>(std::move(mail), std::move(roll));
+}
+
+Result<std::unique_ptr<Runtime>> open_stages(StageRank& rank, const std::string& model,
+                                             EngineFlags flags, RuntimeOptions options) {
+  RankMail& mail = *rank.mail();
+  const std::vector<std::string> names = names_of(rank);
+  const std::string warning = binding_warning(rank.roll(), flags);
+  if (!warning.empty() && options.say) options.say(warning);
+  take_share(rank.roll(), 0, &flags);
+  SPILLWAY_ASSIGN_OR_RETURN(OpenedModel opened, open_model(model, flags, options));
+  SPILLWAY_ASSIGN_OR_RETURN(const std::vector<Opened> ranks,
+                            gather_opened(mail, names, describe(opened, model)));
+  SPILLWAY_ASSIGN_OR_RETURN(const std::vector<LayerRange> ranges,
+                            cut_layers(*opened.model.table, flags, ranks));
+  options.wishes.layers = ranges[0];
+  SPILLWAY_ASSIGN_OR_RETURN(
+      Plan plan, make_plan(opened.model, machine_of(opened, nullptr), flags, options.wishes));
+  for (int i = 1; i < mail.size(); ++i) {
+    ByteWriter task;
+    task.add(Task{ranges[static_cast<size_t>(i)], plan.block_sequences(), plan.prefill_tokens(),
+                  options.wishes.prompt_tokens, options.wishes.new_tokens});
+    post_note(mail, i, {}, std::move(task));
+  }
+  SPILLWAY_RETURN_IF_ERROR(gather_notes(mail, names).status());  // Their plans
+  for (int i = 1; i < mail.size(); ++i) post_note(mail, i, {});
+  const ModelShape shape = plan.shape;
+  const Format kv_format = plan.kv_format();
+  options.mail = rank.mail();
+  options.earlier = [&]() -> Result<std::unique_ptr<EarlierStages>> {
+    SPILLWAY_ASSIGN_OR_RETURN(const auto notes, gather_notes(mail, names));
+    std::vector<KvCacheOptions> caches;
+    for (size_t i = 1; i < notes.size(); ++i) {
+      ByteReader reader(notes[i]);
+      const auto sizes = reader.get<CacheSizes>();
+      const std::string line = reader.get_text();
+      if (!reader.ok()) return corruption(names[i] + " sent a damaged note");
+      if (options.say) {
+        options.say(names[i] + ": " + layers_text(ranges[i], shape) + ": " + line);
+      }
+      KvCacheOptions& cache = caches.emplace_back();
+      cache.layout = kv_layout(shape, kv_format);
+      cache.layers = ranges[i];
+      cache.memory_bytes = sizes.memory_bytes;
+      cache.host_bytes = sizes.host_bytes;
+      cache.disk_bytes = sizes.disk_bytes;
+      cache.staging_bytes = sizes.staging_bytes;
+      cache.device_staging_bytes = sizes.device_staging_bytes;
+      cache.window = shape.sliding_window;
+      cache.windowed = shape.sliding_layers;
+    }
+    SPILLWAY_ASSIGN_OR_RETURN(auto ring, stage_ring(mail, shape.hidden, std::move(caches)));
+    rank.hand_over();
+    if (options.say) options.say(names[0] + ": " + layers_text(ranges[0], shape));
+    return ring;
+  };
+  return open_runtime(std::move(opened), std::move(plan), options);
+}
+
+Status follow_stages(const StageRank& rank, const std::string& model, EngineFlags flags) {
+  RankMail& mail = *rank.mail();
+  take_share(rank.roll(), mail.rank(), &flags);
+  if (!flags.trace.empty()) flags.trace += ".rank" + std::to_string(mail.rank());
+  RuntimeOptions options;
+  options.start_scheduler = false;
+  options.mail = rank.mail();
+  // Says the error to rank 0, which waits for a note.
+  const auto told = [&](const Status& status) {
+    post_note(mail, 0, status);
+    return status;
+  };
+  Result<OpenedModel> opened = open_model(model, flags, options);
+  if (!opened.ok()) return told(opened.status());
+  const Opened self = describe(opened.value(), model);
+  ByteWriter note;
+  note.add_text(self.identity);
+  note.add(self.speed);
+  note.add(self.memory_bytes);
+  post_note(mail, 0, {}, std::move(note));
+
+  SPILLWAY_ASSIGN_OR_RETURN(const std::vector<std::byte> told_to_do, receive_note(mail));
+  const auto task = ByteReader(told_to_do).get<Task>();
+  flags.block = task.block;
+  flags.prefill_tokens = task.prefill_tokens;
+  options.wishes.layers = task.layers;
+  options.wishes.prompt_tokens = task.prompt_tokens;
+  options.wishes.new_tokens = task.new_tokens;
+  Result<Plan> plan =
+      make_plan(opened->model, machine_of(opened.value(), nullptr), flags, options.wishes);
+  if (!plan.ok()) return told(plan.status());
+  post_note(mail, 0, {});
+
+  SPILLWAY_RETURN_IF_ERROR(receive_note(mail).status());  // All plans fit.
+  const auto runtime = open_runtime(std::move(opened).value(), std::move(plan).value(), options);
+  if (!runtime.ok()) return told(runtime.status());
+  const KvCache& kv = runtime.value()->engine().kv();
+  ByteWriter ready;
+  ready.add(CacheSizes{kv.memory_bytes(), kv.host_bytes(), kv.disk_bytes(),
+                       kv.options().staging_bytes, kv.options().device_staging_bytes});
+  ready.add_text(plan_line(*runtime.value()));
+  post_note(mail, 0, {}, std::move(ready));
+  return run_stage(mail, runtime.value()->engine());
+}
+
+}  // namespace spillway

@@ -1,0 +1,112 @@
+#include "server/stages/roll_call.h"
+
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "kernels/ranks/thread_mail.h"
+
+namespace spillway::roll_call_test {
+namespace {
+
+// What each rank has of the roll when they are these.
+std::vector<Result<Roll>> call(const std::vector<RankSelf>& selves, int64_t stages) {
+  const auto mail = thread_mail(static_cast<int>(selves.size()));
+  std::vector<Result<Roll>> rolls(selves.size(), Result<Roll>(Roll()));
+  std::vector<std::thread> ranks;
+  for (size_t i = 0; i < selves.size(); ++i) {
+    ranks.emplace_back([&, i] { rolls[i] = call_roll(*mail[i], selves[i], stages); });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  return rolls;
+}
+
+RankSelf on(const std::string& host) {
+  RankSelf self;
+  self.host = host;
+  self.flags = "--stages 2";
+  self.cores = self.cores_all = 8;
+  return self;
+}
+
+TEST_CASE("all ranks know all others") {
+  for (const auto& roll : call({on("a"), on("b"), on("a")}, 3)) {
+    REQUIRE(roll.ok());
+    CHECK(roll->name(1) == "rank 1 (b)");
+    CHECK(roll->on_host_of(0) == 2);
+    CHECK(roll->on_host_of(1) == 1);
+    CHECK(roll->ranks[2].cores == 8);
+  }
+}
+
+TEST_CASE("ranks that do not fit together all learn why") {
+  const auto refused = [](const std::vector<RankSelf>& selves, int64_t stages) {
+    std::string message;
+    for (const auto& roll : call(selves, stages)) {
+      REQUIRE_FALSE(roll.ok());
+      CHECK(roll.status().code() == Code::kInvalidArgument);
+      message = roll.status().message();
+    }
+    return message;
+  };
+  CHECK(refused({on("a")}, 2).find("mpirun -np 2") != std::string::npos);
+  CHECK(refused({on("a"), on("b"), on("c")}, 2).find("there are 3 processes") != std::string::npos);
+  RankSelf old = on("b");
+  old.version = "0.0.9";
+  CHECK(refused({on("a"), old}, 2).find("rank 1 (b) is Spillway 0.0.9") == 0);
+  RankSelf other = on("b");
+  other.flags = "--stages 2 --format q4";
+  CHECK(refused({on("a"), other}, 2)
+            .find("rank 1 (b) was given other flags: --stages 2 --format q4") == 0);
+}
+
+TEST_CASE("flags that must be alike are in the text, others are not") {
+  EngineFlags flags;
+  flags.stages = 2;
+  const std::string plain = shared_flags(flags);
+  EngineFlags same = flags;
+  same.host_memory_bytes = 5;
+  same.threads = 3;
+  same.seed = 9;
+  CHECK(shared_flags(same) == plain);
+  const auto differs = [&](const auto& change) {
+    EngineFlags other = flags;
+    change(other);
+    return shared_flags(other) != plain;
+  };
+  CHECK(differs([](EngineFlags& f) { f.format = Format::kQ4; }));
+  CHECK(differs([](EngineFlags& f) { f.kv_format = Format::kF32; }));
+  CHECK(differs([](EngineFlags& f) { f.quantized_compute = "float"; }));
+  CHECK(differs([](EngineFlags& f) { f.max_model_len = 100; }));
+  CHECK(differs([](EngineFlags& f) { f.stages = 3; }));
+  CHECK(differs([](EngineFlags& f) { f.stage_layers = {1, 2}; }));
+  CHECK(differs([](EngineFlags& f) { f.dummy_weights = true; }));
+}
+
+TEST_CASE("ranks of one host share its cores and its memory, where no flag says how many") {
+  Roll roll;
+  roll.ranks = {on("a"), on("b"), on("a")};
+  EngineFlags flags;
+  take_share(roll, 0, &flags);
+  CHECK(flags.threads == 4);
+  CHECK(flags.host_memory_bytes.has_value());
+  EngineFlags alone;
+  take_share(roll, 1, &alone);
+  CHECK(alone.threads == 8);
+  CHECK_FALSE(alone.host_memory_bytes.has_value());
+  EngineFlags asked;
+  asked.threads = 7;
+  asked.host_memory_bytes = 1000;
+  take_share(roll, 0, &asked);
+  CHECK(asked.threads == 7);
+  CHECK(asked.host_memory_bytes == 1000u);
+  CHECK(binding_warning(roll, {}).empty());
+  roll.ranks[0].cores = 2;  // mpirun has bound it to these.
+  CHECK(binding_warning(roll, {}).find("rank 0 (a) may use 2 of 8 cores") != std::string::npos);
+  CHECK(binding_warning(roll, asked).empty());
+  EngineFlags bound;
+  take_share(roll, 0, &bound);
+  CHECK(bound.threads == 2);
+}
+
+}  // namespace
+}  // namespace spillway::roll_call_test
