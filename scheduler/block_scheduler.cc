@@ -192,7 +192,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   const Block::Sequences& running() { return block().running(); }
   bool all_empty() const {
     return std::all_of(sub_blocks_.begin(), sub_blocks_.end(),
-                       [](const auto& sub_block) { return sub_block->block.empty(); });
+                       [](const auto& one) { return one->block.empty(); });
   }
 
   // Calls each(sequence) for the sequences of all sub-blocks, those set aside among them.
@@ -251,7 +251,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     }
   }
 
-  // A sink that runs out of memory in on_finish() affects only itself.
+  // A sink that runs out of memory affects only itself.
   static void tell(TokenSink& sink, const Finish& finish) {
     try {
       sink.on_finish(finish);
@@ -316,7 +316,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   // The most sequences of this sub-block for now: few are spread over all, so that no stage idles.
   int64_t fair_share() const {
     const auto all = static_cast<int64_t>(sub_blocks_.size());
-    if (all == 1) return options_.block_sequences_max;
+    if (all == 1) return INT64_MAX;
     auto sequences = static_cast<int64_t>(waiting_.size());
     for_all([&](const Sequence&) { ++sequences; });
     return (sequences + all - 1) / all;
@@ -417,7 +417,10 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   void begin_sweep() {
     SubBlock& sub_block = now();
     sub_block.began = steady_seconds();
-    if (options_.draft_tokens > 0) draft_sweep(running(), draft_rows_max());
+    if (options_.draft_tokens > 0) {
+      const EngineOptions& engine = engine_->options();
+      draft_sweep(running(), std::min(engine.draft_rows_max, engine.sweep_tokens_max));
+    }
     sub_block.fill_items();
     if (earlier_ != nullptr)
       sub_block.start = try_sweep([&] { return earlier_->start(now().items); });
@@ -462,10 +465,6 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     stats_.prefill_target = target_.tokens();
     stats_.token_gaps = gaps_;
     stats_.drafts = drafts_;
-  }
-
-  int64_t draft_rows_max() const {
-    return std::min(engine_->options().draft_rows_max, engine_->options().sweep_tokens_max);
   }
 
   Status run_engine() {
@@ -525,7 +524,8 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   void retire(WaitingQueue::Sequences waiting = {}) {
     const Block::Ended ended = block().find_ended();
     const auto settle = [&](const std::unique_ptr<Sequence>& sequence) {
-      count_ended(sequence->sum_up(engine_->kv(), steady_seconds()), sequence->queue_class());
+      const Finish& finish = sequence->sum_up(engine_->kv(), steady_seconds(), earlier_.get());
+      count_ended(finish, sequence->queue_class());
       room_.release(*sequence);
     };
     std::for_each(ended.running.begin(), ended.running.end(), settle);

@@ -206,29 +206,33 @@ void Sequence::tell_progress() const {
   }
 }
 
-KvUsage Sequence::kv_usage(const KvCache& cache) const {
+KvUsage Sequence::kv_usage(const KvCache& cache, const EarlierStages* earlier) const {
   if (kv_ == nullptr) return {};
   KvUsage usage;
   usage.rule = kv_promise_.rule;
   usage.rows_kept = kv_promise_.budget.rows(cached_);
   usage.rows_dropped = cached_ - usage.rows_kept;
   // A budget that is nearly full can take more, for its state; then nothing is saved.
-  const uint64_t full = cache.sequence_bytes(kv_promise_.positions);
-  const uint64_t taken =
-      cache.sequence_bytes(kv_promise_.positions, kv_promise_.budget, kv_promise_.chunks);
+  const auto bytes = [&](const KvBudget& budget, const KvChunks& chunks) {
+    const int64_t rows = kv_promise_.positions;
+    return cache.sequence_bytes(rows, budget, chunks) +
+           (earlier == nullptr ? 0 : earlier->sequence_bytes(rows, budget, chunks));
+  };
+  const uint64_t full = bytes({}, {});
+  const uint64_t taken = bytes(kv_promise_.budget, kv_promise_.chunks);
   usage.bytes_saved = static_cast<int64_t>(full - std::min(full, taken));
   usage.rows_raised = kv_promise_.rows_raised;
   return usage;
 }
 
-const Finish& Sequence::sum_up(const KvCache& cache, double now) {
+const Finish& Sequence::sum_up(const KvCache& cache, double now, const EarlierStages* earlier) {
   SPILLWAY_CHECK(finished());
   Usage& usage = finish_->usage;
   usage.prompt_tokens = prompt_tokens();
   usage.cached_tokens = found_cached_;
   usage.generated_tokens = generated_;
   usage.max_tokens = request_.max_tokens;
-  usage.kv = kv_usage(cache);
+  usage.kv = kv_usage(cache, earlier);
   usage.queue_seconds = (admitted() ? admitted_ : now) - submitted_;
   if (admitted()) usage.prefill_seconds = (first_token_ > 0 ? first_token_ : now) - admitted_;
   if (first_token_ > 0) usage.decode_seconds = last_token_time_ - first_token_;

@@ -28,6 +28,8 @@ class EarlierStages {
   virtual int64_t stages() const = 0;
 
   // As KvCache's, for the caches of all of these stages. kCapacity of reserve(): one has no room.
+  virtual uint64_t sequence_bytes(int64_t rows, const KvBudget& budget,
+                                  const KvChunks& chunks) const = 0;
   virtual Status check_holds(int64_t rows, const KvBudget& budget,
                              const KvChunks& chunks) const = 0;
   virtual Status reserve(const KvSequence* sequence, int64_t rows, const KvBudget& budget,

@@ -23,6 +23,13 @@ class StageRing final : public EarlierStages {
 
   int64_t stages() const override { return mail_.size(); }
 
+  uint64_t sequence_bytes(int64_t rows, const KvBudget& budget,
+                          const KvChunks& chunks) const override {
+    uint64_t bytes = 0;
+    for (const auto& book : books_) bytes += book->sequence_bytes(rows, budget, chunks);
+    return bytes;
+  }
+
   Status check_holds(int64_t rows, const KvBudget& budget, const KvChunks& chunks) const override {
     for (size_t i = 0; i < books_.size(); ++i) {
       SPILLWAY_RETURN_IF_ERROR(books_[i]->check_holds(rows, budget, chunks).at(name(i)));

@@ -20,11 +20,12 @@ TEST_CASE("a stage with the head has fewer layers") {
   CHECK(split_layers(32, 10, std::vector{one, last}) == std::vector<int64_t>{18, 14});
 }
 
-TEST_CASE("nobody gets more layers than there is memory for, while others have room") {
+TEST_CASE("a stage streams layers only where others would take longer with them in memory") {
   const StageMachine small{1, 50, 0, 0}, large{1, 300, 0, 0};
-  CHECK(split_layers(32, 10, std::vector{small, large}) == std::vector<int64_t>{5, 27});
+  CHECK(split_layers(32, 10, std::vector{small, large}) == std::vector<int64_t>{7, 25});  // 5 + 20
   const StageMachine less{1, 50, 20, 0};
-  CHECK(split_layers(32, 10, std::vector{less, large}) == std::vector<int64_t>{3, 29});
+  CHECK(split_layers(12, 10, std::vector{small, large}) == std::vector<int64_t>{5, 7});
+  CHECK(split_layers(12, 10, std::vector{less, large}) == std::vector<int64_t>{3, 9});
 }
 
 TEST_CASE("what fits nowhere is streamed by all alike") {

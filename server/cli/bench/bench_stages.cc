@@ -1,5 +1,6 @@
 #include "server/cli/bench/bench_stages.h"
 
+#include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -58,7 +59,9 @@ Status bench_stages(BenchFlags flags, EngineFlags engine, const std::string& mod
   } else {
     if (!engine.prefill_target) engine.prefill_target = 0;
     options.wishes.block_sequences = flags.sequences;
-    options.wishes.prefill_tokens_max = bench_prefill_tokens(flags, engine.block);
+    // Of one sub-block's sweep
+    options.wishes.prefill_tokens_max =
+        std::max(flags.prompt_tokens, bench_prefill_tokens(flags, engine.block) / engine.stages);
   }
   options.wishes.prompt_tokens = flags.prompt_tokens;
   options.wishes.new_tokens = flags.new_tokens;
