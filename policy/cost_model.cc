@@ -44,11 +44,12 @@ double compute_seconds(const CostedPlan& plan, const SweepWork& work,
     const bool alike =
         before != nullptr && before->rows == batch.rows && before->items == batch.items;
     if (!alike) products = product_seconds(linears, rates, batch, execution.last_layer_attends);
-    seconds += products.layers - products.saved_in_last;
+    seconds += products.layers - (plan.head ? products.saved_in_last : 0);
     before = &batch;
   }
   // The last layer's prompt attention (one row of each prompt) is neglected unless all rows attend.
-  const bool all_rows = execution.last_layer_attends || work.logit_rows >= work.tokens();
+  const bool all_rows =
+      execution.last_layer_attends || work.logit_rows >= work.tokens() || !plan.head;
   const auto layers = static_cast<double>(plan.shape.layers);
   seconds += (all_rows ? layers : layers - 1) *
              prompt_attention_seconds(plan.shape, rates, work.prompt_pairs);
@@ -227,7 +228,7 @@ std::vector<MicroBatch> planned_micro_batches(const CostedPlan& plan, const Swee
 SweepWork planned_work(const CostedPlan& plan, const PlannedSweeps& sweeps) {
   SweepWork work = sweeps.work;
   work.cached_rows = sweeps.mean_cached_rows();
-  work.logit_rows = work.decoding + work.prompts;
+  work.logit_rows = plan.head ? work.decoding + work.prompts : 0;
   const KvTraffic kv = kv_traffic(plan, work);
   const double kv_sent = kv.prompts_sent + kv.steps_sent;
   // The residual stream is uploaded and written back once a layer.
@@ -381,7 +382,20 @@ double with_host_attention(const ResourceSeconds& cost, double batches) {
   return std::max(device, host) + std::min(device, host) / batches;
 }
 
+// What a sweep takes whose resources take these.
+double together(const CostedPlan& plan, const ResourceSeconds& cost, double batches) {
+  if (!plan.overlap) return one_after_another(cost);
+  return std::max(*std::max_element(cost.begin(), cost.end()), with_host_attention(cost, batches));
+}
+
 }  // namespace
+
+double sweep_seconds(const CostedPlan& plan, const MachineRates& rates,
+                     const PlannedSweeps& sweeps) {
+  const SweepWork work = planned_work(plan, sweeps);
+  const double batches = decode_batches(planned_micro_batches(plan, work), work);
+  return together(plan, sweep_cost(plan, rates, sweeps), batches);
+}
 
 Prediction predict(const CostedPlan& plan, const MachineRates& rates,
                    std::span<const PlannedSweeps> sweeps, std::optional<Resource> unlimited) {
@@ -399,9 +413,7 @@ Prediction predict(const CostedPlan& plan, const MachineRates& rates,
     if (unlimited) cost[index(*unlimited)] = 0;
     const auto count = static_cast<double>(sweeps[i].count);
     const auto most = std::max_element(cost.begin(), cost.end());
-    const double overlapped =
-        std::max(*most, with_host_attention(cost, decode_batches(batches, work)));
-    const double seconds = count * (plan.overlap ? overlapped : one_after_another(cost));
+    const double seconds = count * together(plan, cost, decode_batches(batches, work));
     slowest[static_cast<size_t>(most - cost.begin())] += seconds;
     (i <= last_prefill ? found.prefill_seconds : found.decode_seconds) += seconds;
     for (size_t r = 0; r < kResources; ++r) found.busy[r] += cost[r] * count;

@@ -67,6 +67,7 @@ struct CostedPlan {
   int64_t head_rows = 64;  // Logit rows computed at a time
   bool discrete = false;   // The device has its own memory, so there is a link
   bool overlap = true;
+  bool head = true;  // Whether the layers are the model's last: its logits are made here
 
   // What crosses the link: bytes of weights, shares of the others. A CPU's device memory is the
   // host's: nothing does.
@@ -193,6 +194,10 @@ std::vector<MicroBatch> planned_micro_batches(const CostedPlan& plan, const Swee
 // Resource times of the mean sweep of the group.
 ResourceSeconds sweep_cost(const CostedPlan& plan, const MachineRates& rates,
                            const PlannedSweeps& sweeps);
+
+// The seconds that such a sweep takes: its slowest resource's, or without overlap all of them.
+double sweep_seconds(const CostedPlan& plan, const MachineRates& rates,
+                     const PlannedSweeps& sweeps);
 
 struct Prediction {
   double prefill_seconds = 0;                // Until the last sequence has its first token

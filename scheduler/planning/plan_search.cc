@@ -50,20 +50,6 @@ constexpr TierPercent kSomeOnHost = {0, 1, 99};
 // The slowest tier the KV cache may use: each slower tier takes staging memory.
 enum class KvReach : uint8_t { kDevice, kHost, kDisk };
 
-// The machine that a profile describes, all of its free memory available.
-Result<PlanMachine> machine_of(const HardwareProfile& hardware, const EngineFlags& flags) {
-  PlanMachine machine;
-  SPILLWAY_ASSIGN_OR_RETURN(machine.device, traits_of(hardware));
-  machine.host_budget = host_budget(hardware, flags.host_memory_bytes);
-  if (machine.device.discrete()) {
-    if (flags.quantized_compute == "int8") return int8_is_for_cpus();
-    machine.device_budget = device_budget(machine.device.memory, flags.device_memory_bytes);
-  }
-  machine.disk_free_bytes = static_cast<uint64_t>(hardware.disk.free_bytes.value);
-  machine.host_attention_pays = host_attention_pays(hardware);
-  return machine;
-}
-
 // Makes and costs plans for a question. The machine, and the model in each format, do not depend on
 // the flags that a search varies and are opened once.
 class Evaluator {
@@ -73,7 +59,8 @@ class Evaluator {
     if (question.machine != nullptr) {
       made.machine_ = *question.machine;
     } else {
-      SPILLWAY_ASSIGN_OR_RETURN(made.machine_, machine_of(*question.hardware, question.flags));
+      SPILLWAY_ASSIGN_OR_RETURN(made.machine_,
+                                machine_of_profile(*question.hardware, question.flags));
     }
     if (question.opened != nullptr) made.models_.emplace(question.flags.format, *question.opened);
     made.wishes_ = question.wishes;
@@ -480,6 +467,19 @@ class Search {
 };
 
 }  // namespace
+
+Result<PlanMachine> machine_of_profile(const HardwareProfile& hardware, const EngineFlags& flags) {
+  PlanMachine machine;
+  SPILLWAY_ASSIGN_OR_RETURN(machine.device, traits_of(hardware));
+  machine.host_budget = host_budget(hardware, flags.host_memory_bytes);
+  if (machine.device.discrete()) {
+    if (flags.quantized_compute == "int8") return int8_is_for_cpus();
+    machine.device_budget = device_budget(machine.device.memory, flags.device_memory_bytes);
+  }
+  machine.disk_free_bytes = static_cast<uint64_t>(hardware.disk.free_bytes.value);
+  machine.host_attention_pays = host_attention_pays(hardware);
+  return machine;
+}
 
 Result<CostedChoice> evaluate_plan(const PlanQuestion& question, const EngineFlags& flags) {
   SPILLWAY_ASSIGN_OR_RETURN(Evaluator evaluator, Evaluator::open(question));

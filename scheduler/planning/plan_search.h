@@ -28,6 +28,9 @@ struct PlanQuestion {
   const ModelToPlan* opened = nullptr;   // `model` in the flags' format; null: not opened yet
 };
 
+// The machine that a profile describes, all of its free memory available.
+Result<PlanMachine> machine_of_profile(const HardwareProfile& hardware, const EngineFlags& flags);
+
 struct CostedChoice {
   EngineFlags flags;  // Block and shares pinned
   std::shared_ptr<const Plan> plan;

@@ -1,13 +1,11 @@
 #include "server/stages/staged_runtime.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "kernels/base/units.h"
-#include "offload/weight_placement.h"
-#include "policy/stage_split.h"
 #include "scheduler/planning/make_plan.h"
+#include "scheduler/planning/stage_plans.h"
 #include "scheduler/stages/stage_messages.h"
 #include "scheduler/stages/stage_ring.h"
 #include "scheduler/stages/stage_worker.h"
@@ -46,47 +44,13 @@ Opened describe(const OpenedModel& opened, const std::string& model) {
   return self;
 }
 
-// The layers of each rank, in the order in which the model has them: from rank 1 on, and then
-// rank 0.
-Result<std::vector<LayerRange>> cut_layers(const ModelFileTable& table, const EngineFlags& flags,
-                                           const std::vector<Opened>& ranks) {
-  const ModelShape& shape = table.shape;
-  const auto count = static_cast<int64_t>(ranks.size());
-  if (shape.layers < count) {
-    return invalid_argument("--stages " + std::to_string(count) + " is more than the model's " +
-                            std::to_string(shape.layers) + " layers");
+Result<std::vector<LayerRange>> layers_of(const ModelFileTable& table, const EngineFlags& flags,
+                                          const std::vector<Opened>& ranks) {
+  std::vector<StageMachine> machines;
+  for (const Opened& rank : ranks) {
+    machines.push_back({rank.speed, memory_for_layers(rank.memory_bytes), 0, 0});
   }
-  std::vector<int64_t> layers;  // By rank
-  if (flags.stage_layers) {
-    layers = *flags.stage_layers;
-    const int64_t sum = std::accumulate(layers.begin(), layers.end(), int64_t{0});
-    if (sum != shape.layers) {
-      return invalid_argument("--stage-layers has " + std::to_string(sum) +
-                              " layers, and the model has " + std::to_string(shape.layers));
-    }
-  } else {
-    const auto bytes = [&](LayerRange range) { return WeightPlacer(table, range).weight_bytes(); };
-    const uint64_t layer = shape.layers > 2 ? bytes({1, 1}) : bytes({0, 1});
-    const auto beside = [&](uint64_t all) { return all - std::min(all, layer); };
-    std::vector<StageMachine> machines;
-    for (const Opened& rank : ranks) {
-      // Half as much again for the KV cache and all that is beside it.
-      machines.push_back({rank.speed, rank.memory_bytes / 3 * 2, 0, 0});
-    }
-    machines[0].other_bytes = beside(bytes({shape.layers - 1, 1}));
-    machines[0].other_layers = static_cast<double>(machines[0].other_bytes) /
-                               static_cast<double>(std::max<uint64_t>(1, layer));
-    if (count > 1) machines[1].other_bytes = beside(bytes({0, 1}));
-    layers = split_layers(shape.layers, layer, machines);
-  }
-  std::vector<LayerRange> ranges(ranks.size());
-  int64_t first = 0;
-  for (size_t i = 1; i <= ranks.size(); ++i) {
-    LayerRange& range = ranges[i % ranks.size()];
-    range = {first, layers[i % ranks.size()]};
-    first += range.count;
-  }
-  return ranges;
+  return cut_layers(table, flags, machines);
 }
 
 std::string layers_text(const LayerRange& range, const ModelShape& shape) {
@@ -151,7 +115,7 @@ Result<std::unique_ptr<Runtime>> open_stages(StageRank& rank, const std::string&
   SPILLWAY_ASSIGN_OR_RETURN(const std::vector<Opened> ranks,
                             gather_opened(mail, names, describe(opened, model)));
   SPILLWAY_ASSIGN_OR_RETURN(const std::vector<LayerRange> ranges,
-                            cut_layers(*opened.model.table, flags, ranks));
+                            layers_of(*opened.model.table, flags, ranks));
   options.wishes.layers = ranges[0];
   SPILLWAY_ASSIGN_OR_RETURN(
       Plan plan, make_plan(opened.model, machine_of(opened, nullptr), flags, options.wishes));

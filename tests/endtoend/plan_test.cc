@@ -189,5 +189,33 @@ TEST_CASE("plan answers with FlexGen's model, too") {
   CHECK(test::exit_of(ask + " --kv-rule h2o > " + report + log) == 2);
 }
 
+TEST_CASE("a plan for several machines says what each has, and what they give", "[slow]") {
+  const test::TemporaryCache place;
+  const std::string hardware = place.path() + "/hardware.json", report = place.path() + "/report";
+  const std::string log = place.path() + "/log";
+  std::ofstream(hardware) << hardware_profile_json(test::sample_hardware(false));
+  const std::string plan = test::program() + " plan opt-125m --prompt-tokens 9 --new-tokens 4" +
+                           " --hardware " + hardware + " --host-memory 2GiB --stages ";
+  REQUIRE(test::exit_of(plan + "3 --json > " + report + " 2> " + log) == 0);
+  const json found = test::read_json(report);
+  CHECK(found["stages"] == 3);
+  REQUIRE(found["ranks"].size() == 3);
+  int64_t layers = 0;
+  for (const json& rank : found["ranks"]) layers += rank["layers"].get<int64_t>();
+  CHECK(layers == 12);
+  CHECK(found["ranks"][1]["first_layer"] == 0);
+  CHECK(found["predicted"]["tokens_per_second"].get<double>() > 0);
+  REQUIRE(found["machines"].size() == 3);
+  CHECK(found["machines"][2]["machines"] == 4);
+
+  REQUIRE(test::exit_of(plan + "2 > " + report + " 2> " + log) == 0);
+  std::ifstream text(report);
+  const std::string said{std::istreambuf_iterator<char>(text), {}};
+  CHECK(said.find("rank 0: layers ") != std::string::npos);
+  CHECK(said.find("mpirun -np 2") != std::string::npos);
+  CHECK(test::exit_of(plan + "13 > " + report + " 2> " + log) == 2);
+  CHECK(test::exit_of(plan + "2 --frontier > " + report + " 2> " + log) == 2);
+}
+
 }  // namespace
 }  // namespace spillway::plan_test

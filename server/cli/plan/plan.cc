@@ -19,6 +19,7 @@
 #include "server/cli/plan/plan_frontier.h"
 #include "server/cli/plan/plan_report.h"
 #include "server/cli/plan/plan_simulate.h"
+#include "server/cli/plan/plan_stages.h"
 
 namespace spillway {
 
@@ -133,6 +134,20 @@ Status plan(const PlanFlags& flags, const EngineFlags& engine, const std::string
   return {};
 }
 
+Status plan_staged(const PlanFlags& flags, const EngineFlags& engine, const std::string& model) {
+  StagesReport report;
+  report.flags = flags;
+  SPILLWAY_ASSIGN_OR_RETURN(report.hardware, hardware_of(flags, engine));
+  PlanQuestion question;
+  question.flags = engine;
+  question.model = model;
+  question.flags.dummy_weights = engine.dummy_weights || !std::filesystem::exists(model);
+  SPILLWAY_ASSIGN_OR_RETURN(const auto workload, workload_of(flags, question));
+  SPILLWAY_RETURN_IF_ERROR(find_stages(model, question.flags, workload, &report));
+  std::cout << (flags.json ? stages_json(report) + "\n" : stages_text(report)) << std::flush;
+  return {};
+}
+
 struct State {
   std::string model;
   PlanFlags flags;
@@ -156,6 +171,7 @@ Status validate(const PlanFlags& flags) {
 }
 
 int run_plan(const PlanFlags& flags, const EngineFlags& engine, const std::string& model) {
+  if (engine.stages > 1) return report("plan", plan_staged(flags, engine, model));
   if (flags.cost_model != "flexgen") return report("plan", plan(flags, engine, model));
   return report("plan", simulates(flags) ? simulate_as_flexgen(flags, engine, model)
                                          : plan_by_flexgen(flags, engine, model));
@@ -206,13 +222,22 @@ Command plan_command() {
   settings.add_integer("cluster", &state->flags.cluster, 0, 1024,
                        "simulate 1 to N such machines, each with a run of the layers; 0: no");
   settings.add_real("cluster-network", &state->flags.cluster_network, 1e-3, 1e4,
-                    "GB/s from each machine to the next (1.25: 10 Gbit/s Ethernet)");
+                    "GB/s from each machine to the next, also of --stages (1.25: 10 Gbit/s "
+                    "Ethernet)");
   settings.add_switch("json", &state->flags.json, "print one JSON object");
   settings.add_text("output", &state->flags.output, "FILE", "write the plan, for --plan");
   add_engine_flags(settings, &state->engine);
   command.check = [state] {
-    const Status flags = validate(state->flags);
-    return flags.ok() ? validate(state->engine) : flags;
+    SPILLWAY_RETURN_IF_ERROR(validate(state->flags));
+    const PlanFlags& flags = state->flags;
+    const bool others = flags.cost_model != "spillway" || simulates(flags) || flags.frontier ||
+                        flags.search_formats || flags.latency_seconds > 0 || !flags.output.empty();
+    if (state->engine.stages > 1 && others) {
+      return invalid_argument(
+          "--stages finds the layers and the block of each of several machines; --cost-model, "
+          "--simulate, --cluster, --frontier, --search-formats, --latency and --output are of one");
+    }
+    return validate(state->engine);
   };
   command.run = [state] { return run_plan(state->flags, state->engine, state->model); };
   return command;
