@@ -1,5 +1,5 @@
-"""deploy/workers.slurm under a Slurm of the test's own (one machine, no munge): an array of workers drains a queue, a worker
-whose time is over gives its rows back, and every row has its result.
+"""deploy/workers.slurm and stages.slurm under a Slurm of the test's own (one machine, no munge): an array of workers drains
+a queue, a worker whose time is over gives its rows back, and every row has its result; two stages are one run.
 """
 
 import json
@@ -135,6 +135,21 @@ class Slurm(unittest.TestCase):
         self.assertEqual(ids, [f"r{row}" for row in range(ROWS)])
         done = [path.read_text() for path in self.folder.glob("array-*.log") if "rows done" in path.read_text()]
         self.assertEqual(len(done), 4, self.logs())
+
+    def test_stages_are_one_run(self):
+        rows, output = self.folder / "stages.jsonl", self.folder / "stages.out"
+        rows.write_text("".join(json.dumps({"custom_id": f"r{row}", "body": {
+            "prompt": f"Row {row}: the", "max_tokens": 5, "ignore_eos": True}}) + "\n" for row in range(50)))
+        # Two processes on the one node that there is, as root, as tests are in a container.
+        self.environment.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+                                OMPI_MCA_btl_vader_single_copy_mechanism="none")
+        run = self.slurm("sbatch", "--parsable", "--nodes=1", "--ntasks-per-node=2", "--cpus-per-task=1", "--mem=0",
+                         f"--output={self.folder}/stages-%j.log", SOURCE / "deploy/stages.slurm", "batch", DEMO,
+                         "--input", rows, "--output", output)
+        self.ended(run)
+        self.assertTrue(output.exists(), self.logs())
+        self.assertIn("rank 1 (", self.logs())
+        self.assertEqual(len(output.read_text().splitlines()), 50)
 
     def test_a_task_that_is_ended_gives_its_rows_back(self):
         job = self.submit("long.jsonl", 2000, 400)
