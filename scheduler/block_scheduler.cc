@@ -65,7 +65,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     stats_.prefill_target = target_.tokens();
     stats_.links = engine_->links();
     if (bound_) stats_.bound_seconds = 0;
-    for (int64_t i = 0; i < sub_block_count(earlier_.get()); ++i) {
+    for (int64_t i = 0; i < sub_block_count(options.block_sequences_max, earlier_.get()); ++i) {
       sub_blocks_.push_back(
           std::make_unique<SubBlock>(room_, waiting_, limits_, [this] { retire(); }));
     }
@@ -541,7 +541,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     block().remove(ended);
     waiting.clear();
     const std::lock_guard lock(mutex_);
-    all_reported_ = stats_.running == 0 && stats_.waiting == 0;
+    all_reported_ = all_empty() && stats_.waiting == 0;
     if (all_reported_) idle_.notify_all();
   }
 

@@ -3,6 +3,7 @@
 // turns, so that each stage has one to work on. Owned by the scheduler. Engine thread only.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <utility>
@@ -51,14 +52,14 @@ struct SubBlock {
   Status start;  // Whether it could be sent to the stages before this one
 };
 
-inline int64_t sub_block_count(const EarlierStages* earlier) {
-  return earlier == nullptr ? 1 : earlier->stages();
+// A sub-block has a sequence at least.
+inline int64_t sub_block_count(int64_t block, const EarlierStages* earlier) {
+  return earlier == nullptr ? 1 : std::min(block, earlier->stages());
 }
 
 // Most sequences of one of the sub-blocks of a block.
 inline int64_t sub_block_sequences(int64_t block, const EarlierStages* earlier) {
-  const int64_t count = sub_block_count(earlier);
-  return (block + count - 1) / count;
+  return block / sub_block_count(block, earlier);
 }
 
 }  // namespace spillway

@@ -189,6 +189,7 @@ class Planner {
 
   // Whether weights will be streamed through memory, as far as known before they are placed.
   bool streams() const {
+    if (wishes_.streams) return true;
     if (flags_.weights) return shares(flags_.weights).away() > 0;
     const uint64_t weights = WeightPlacer(table(), wishes_.layers).weight_bytes();
     const uint64_t all = weights + longest_kv().bytes.memory;
@@ -215,10 +216,11 @@ class Planner {
   // `long_sweeps`: many sequences and prompt tokens share a sweep.
   void plan_engine(bool long_sweeps) {
     const ModelShape& shape = this->shape();
+    // A stage reads its weights once for each sub-block, of which there are as many as stages.
+    const int64_t usual = (long_sweeps ? kBlockDefaultStreaming : kBlockDefault) *
+                          (wishes_.layers ? flags_.stages : 1);
     plan_.scheduling.block_sequences_max =
-        flags_.block.value_or(wishes_.block_sequences > 0 ? wishes_.block_sequences
-                              : long_sweeps               ? kBlockDefaultStreaming
-                                                          : kBlockDefault);
+        flags_.block.value_or(wishes_.block_sequences > 0 ? wishes_.block_sequences : usual);
     plan_.scheduling.prefill_tokens_max =
         long_sweeps ? kPrefillDefaultStreaming : SchedulerOptions().prefill_tokens_max;
     // Gathering requests does not pay for a sweep of a few milliseconds, only for one that reads
@@ -266,7 +268,7 @@ class Planner {
     request.host = {.budget_bytes = host_budget().bytes,
                     .from_flag = host_budget().from_flag,
                     .process_bytes = plan_.process_bytes,
-                    .buffer_bytes = bytes.host()};
+                    .buffer_bytes = bytes.host() + messages_bytes()};
     request.device = {.budget_bytes = device_budget().bytes,
                       .from_flag = device_budget().from_flag,
                       .process_bytes = plan_.discrete ? kDeviceProcessBytes : 0,
@@ -307,6 +309,13 @@ class Planner {
         kv_aside_bytes(request.disk_bytes - std::min(request.disk_bytes, plan_.placement.kv.disk));
     fill_plan(bytes);
     return {};
+  }
+
+  // Rows on their way between stages: those that came, those that go, and the next ones.
+  uint64_t messages_bytes() const {
+    if (!wishes_.layers) return 0;
+    const auto tokens = static_cast<uint64_t>(plan_.engine.sweep_tokens_max);
+    return 3 * tokens * static_cast<uint64_t>(shape().hidden) * sizeof(float);
   }
 
   // Whether sequences get their cache as they grow, and are set aside on disk where too many grow:

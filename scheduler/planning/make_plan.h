@@ -34,6 +34,8 @@ struct PlanWishes {
   // Only these are placed, those of a pipeline stage; none: all. Stages share and set aside
   // nothing.
   std::optional<LayerRange> layers;
+  bool streams =
+      false;  // Another stage's weights are streamed, so that sweeps are long in any case
 };
 
 // Fills settings that the flags leave open by the default heuristic. kInvalidArgument: flags or

@@ -6,7 +6,7 @@
 // come out of the last one, which the rank's own layers go on with. As many sweeps can be under way
 // as there are stages, so that all have work.
 //
-// Thread rule: the engine thread.
+// Thread rule: the engine thread; sequence_bytes() and check_holds() from any.
 #pragma once
 
 #include <cstdint>

@@ -22,10 +22,8 @@ Status get_status(ByteReader* reader) {
   return code == Code::kOk ? Status() : Status(code, std::move(text));
 }
 
-// Where the rows of a message begin whose other parts are `bytes` long.
-size_t rows_begin(size_t bytes) {
-  return (bytes + kRowsAlignment - 1) / kRowsAlignment * kRowsAlignment;
-}
+// Rows lie behind the kind and their number, where they can be used in place.
+constexpr size_t kRowsAt = 64;
 
 }  // namespace
 
@@ -42,11 +40,27 @@ std::vector<std::byte> end_message() {
   return writer.take();
 }
 
-std::vector<std::byte> encode(const StageSweep& sweep, size_t rows) {
-  static_assert(std::is_trivially_copyable_v<StageKvChange>);
+std::vector<std::byte> begin_sweep_message(size_t rows) {
+  constexpr size_t kUsualRest = 64 << 10;
+  std::vector<std::byte> message;
+  message.reserve(kRowsAt + rows * sizeof(float) + kUsualRest);
   ByteWriter writer;
   writer.add(StageMessage::kSweep);
   writer.add(static_cast<uint64_t>(rows));
+  const std::vector<std::byte> head = writer.take();
+  message.assign(head.begin(), head.end());
+  message.resize(kRowsAt + rows * sizeof(float));
+  return message;
+}
+
+std::span<float> rows_of(std::vector<std::byte>* message) {
+  return {reinterpret_cast<float*>(message->data() + kRowsAt),
+          (message->size() - kRowsAt) / sizeof(float)};
+}
+
+void finish_sweep_message(const StageSweep& sweep, std::vector<std::byte>* message) {
+  static_assert(std::is_trivially_copyable_v<StageKvChange>);
+  ByteWriter writer;
   writer.add(sweep.number);
   add(&writer, sweep.status);
   writer.add(static_cast<uint64_t>(sweep.failures.size()));
@@ -57,26 +71,23 @@ std::vector<std::byte> encode(const StageSweep& sweep, size_t rows) {
   writer.add_all(std::span<const StageKvChange>(sweep.changes));
   writer.add_all(std::span<const StageItem>(sweep.items));
   writer.add_all(std::span<const int32_t>(sweep.tokens));
-  std::vector<std::byte> message = writer.take();
-  message.resize(rows_begin(message.size()) + rows * sizeof(float));
-  return message;
-}
-
-std::span<float> rows_of(std::vector<std::byte>* message, size_t rows) {
-  SPILLWAY_CHECK(rows * sizeof(float) <= message->size());
-  std::byte* begin = message->data() + message->size() - rows * sizeof(float);
-  return {reinterpret_cast<float*>(begin), rows};
+  const std::vector<std::byte> rest = writer.take();
+  message->insert(message->end(), rest.begin(), rest.end());
 }
 
 Result<ReceivedSweep> decode_sweep(std::span<const std::byte> message) {
   const auto wrong = [](const char* what) {
     return corruption(std::string("a stage's message ") + what);
   };
-  ByteReader reader(message);
-  if (reader.get<StageMessage>() != StageMessage::kSweep) return wrong("is not of a sweep");
+  ByteReader head(message);
+  if (head.get<StageMessage>() != StageMessage::kSweep) return wrong("is not of a sweep");
+  const auto rows = head.get<uint64_t>();
+  if (message.size() < kRowsAt || rows > (message.size() - kRowsAt) / sizeof(float)) {
+    return wrong("has fewer rows than it says");
+  }
   ReceivedSweep received;
   StageSweep& sweep = received.sweep;
-  const auto rows = reader.get<uint64_t>();
+  ByteReader reader(message.subspan(kRowsAt + rows * sizeof(float)));
   sweep.number = reader.get<uint64_t>();
   sweep.status = get_status(&reader);
   const auto failures = reader.get<uint64_t>();
@@ -87,12 +98,7 @@ Result<ReceivedSweep> decode_sweep(std::span<const std::byte> message) {
   sweep.changes = reader.get_all<StageKvChange>();
   sweep.items = reader.get_all<StageItem>();
   sweep.tokens = reader.get_all<int32_t>();
-  if (!reader.ok()) return wrong("ends too early");
-  const size_t begin = rows_begin(message.size() - reader.left().size());
-  if (begin > message.size() || rows != (message.size() - begin) / sizeof(float) ||
-      (message.size() - begin) % sizeof(float) != 0) {
-    return wrong("has rows of another length than it says");
-  }
+  if (!reader.ok() || !reader.left().empty()) return wrong("is longer or shorter than it says");
   uint64_t tokens = 0;
   for (const StageItem& item : sweep.items) {
     if (item.tokens <= 0 || item.position < 0) return wrong("has an item without tokens");
@@ -103,7 +109,7 @@ Result<ReceivedSweep> decode_sweep(std::span<const std::byte> message) {
   for (const StageFailure& failure : sweep.failures) {
     if (failure.item >= sweep.items.size()) return wrong("names an item that it has not");
   }
-  received.rows = {reinterpret_cast<const float*>(message.data() + begin),
+  received.rows = {reinterpret_cast<const float*>(message.data() + kRowsAt),
                    static_cast<size_t>(rows)};
   return received;
 }

@@ -57,9 +57,11 @@ struct StageSweep {
   std::vector<int32_t> tokens;  // Of all items
 };
 
-// The message of a sweep, with room for so many numbers of rows; `rows_of()` finds these.
-std::vector<std::byte> encode(const StageSweep& sweep, size_t rows);
-std::span<float> rows_of(std::vector<std::byte>* message, size_t rows);
+// A message of a sweep is begun with room for so many numbers of rows, which are written where they
+// lie, and finished with all else.
+std::vector<std::byte> begin_sweep_message(size_t rows);
+std::span<float> rows_of(std::vector<std::byte>* message);
+void finish_sweep_message(const StageSweep& sweep, std::vector<std::byte>* message);
 
 struct ReceivedSweep {
   StageSweep sweep;

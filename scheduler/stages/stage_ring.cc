@@ -84,7 +84,9 @@ class StageRing final : public EarlierStages {
                              static_cast<int64_t>(item.tokens.size())});
       sweep.tokens.insert(sweep.tokens.end(), item.tokens.begin(), item.tokens.end());
     }
-    mail_.post(next_rank(0, mail_.size()), encode(sweep, 0));
+    std::vector<std::byte> message = begin_sweep_message(0);
+    finish_sweep_message(sweep, &message);
+    mail_.post(next_rank(0, mail_.size()), std::move(message));
     ++started_;
     changes_.clear();
     return {};
@@ -92,6 +94,7 @@ class StageRing final : public EarlierStages {
 
   Result<Rows> finish() override {
     SPILLWAY_CHECK(finished_ < started_);
+    ++finished_;
     SPILLWAY_RETURN_IF_ERROR(lost_);
     Result<RankMail::Message> message = mail_.receive();
     if (!message.ok()) return lost_ = message.status();
@@ -101,7 +104,7 @@ class StageRing final : public EarlierStages {
       return lost_ = Status(Code::kDeviceLost, std::string(received.status().message()));
     }
     StageSweep& sweep = received->sweep;
-    if (sweep.number != ++finished_) {
+    if (sweep.number != finished_) {
       return lost_ = Status(Code::kDeviceLost, "a stage answered sweep " +
                                                    std::to_string(sweep.number) + ", not " +
                                                    std::to_string(finished_));

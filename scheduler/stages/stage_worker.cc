@@ -1,7 +1,6 @@
 #include "scheduler/stages/stage_worker.h"
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
 #include <memory>
 #include <string>
@@ -29,27 +28,32 @@ class StageWorker final : private LogitsSink {
       SPILLWAY_ASSIGN_OR_RETURN(const RankMail::Message message, mail_.receive());
       SPILLWAY_ASSIGN_OR_RETURN(const StageMessage kind, kind_of(message.bytes));
       if (kind == StageMessage::kEnd) return {};
-      SPILLWAY_ASSIGN_OR_RETURN(ReceivedSweep received, decode_sweep(message.bytes));
-      hand_on(std::move(received));
+      SPILLWAY_RETURN_IF_ERROR(hand_on(message.bytes));
     }
   }
 
  private:
-  // Runs a sweep and posts what comes out of it.
-  void hand_on(ReceivedSweep received) {
+  // Runs a sweep and posts what comes out of it, which is at least a status.
+  Status hand_on(std::span<const std::byte> bytes) {
+    SPILLWAY_ASSIGN_OR_RETURN(ReceivedSweep received, decode_sweep(bytes));
     StageSweep& sweep = received.sweep;
     const Status changed = change_caches(sweep);
     if (sweep.status.ok()) sweep.status = changed;
-    const auto numbers = sweep.tokens.size() * static_cast<size_t>(engine_.shape().hidden);
+    std::vector<std::byte> message;
     if (sweep.status.ok()) {
-      rows_.resize(numbers);
-      sweep.status = run_layers(sweep, received.rows);
+      try {
+        message =
+            begin_sweep_message(sweep.tokens.size() * static_cast<size_t>(engine_.shape().hidden));
+        sweep.status = run_layers(sweep, received.rows, rows_of(&message));
+      } catch (const std::exception& error) {
+        sweep.status =
+            Status(Code::kCapacity, std::string("the sweep failed: ") + error.what()).at(where());
+      }
     }
-    const size_t there = sweep.status.ok() ? numbers : 0;
-    std::vector<std::byte> message = encode(sweep, there);
-    if (there > 0)
-      std::memcpy(rows_of(&message, there).data(), rows_.data(), there * sizeof(float));
+    if (!sweep.status.ok()) message = begin_sweep_message(0);
+    finish_sweep_message(sweep, &message);
     mail_.post(next_, std::move(message));
+    return {};
   }
 
   Status change_caches(const StageSweep& sweep) {
@@ -69,13 +73,18 @@ class StageWorker final : private LogitsSink {
       caches_.erase(found);
       return {};
     }
-    auto kv = engine_.reserve(change.rows, change.budget, {change.chunk_prompt, change.chunk_most});
-    if (!kv.ok()) return kv.status().at(where());
-    caches_[change.id] = std::move(kv).value();
+    try {
+      auto kv =
+          engine_.reserve(change.rows, change.budget, {change.chunk_prompt, change.chunk_most});
+      if (!kv.ok()) return kv.status().at(where());
+      caches_[change.id] = std::move(kv).value();
+    } catch (const std::exception& error) {
+      return Status(Code::kCapacity, std::string("no KV cache: ") + error.what()).at(where());
+    }
     return {};
   }
 
-  Status run_layers(StageSweep& sweep, std::span<const float> in) {
+  Status run_layers(StageSweep& sweep, std::span<const float> in, std::span<float> out) {
     items_.clear();
     failures_ = &sweep.failures;
     size_t token = 0, most = 0;
@@ -99,11 +108,7 @@ class StageWorker final : private LogitsSink {
         items_.back().samples = std::span(rules_).first(count);
       token += count;
     }
-    try {
-      return engine_.run(items_, *this, {.in = in, .out = rows_}).at(where());
-    } catch (const std::exception& error) {
-      return Status(Code::kCapacity, std::string("the sweep failed: ") + error.what()).at(where());
-    }
+    return engine_.run(items_, *this, {.in = in, .out = out}).at(where());
   }
 
   void on_logits(size_t, int64_t, std::span<float>) override {}
@@ -120,7 +125,6 @@ class StageWorker final : private LogitsSink {
   std::unordered_map<uint64_t, std::unique_ptr<KvSequence>> caches_;  // By id
   std::vector<SweepItem> items_;
   std::vector<SampleRule> rules_;
-  std::vector<float> rows_;
   std::vector<StageFailure>* failures_ = nullptr;
 };
 
@@ -128,7 +132,9 @@ class StageWorker final : private LogitsSink {
 
 Status run_stage(RankMail& mail, Engine& engine) {
   SPILLWAY_CHECK(mail.rank() > 0);
-  return StageWorker(mail, engine).run();
+  const Status status = StageWorker(mail, engine).run();
+  if (status.ok()) return {};
+  return {Code::kDeviceLost, std::string(status.message())};
 }
 
 }  // namespace spillway

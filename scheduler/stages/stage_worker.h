@@ -20,8 +20,9 @@ inline int next_rank(int rank, int ranks) {
 }
 
 // Runs until rank 0 says that there is no more, which is OK. `engine` has a range of layers that
-// does not include the last. Errors of a sweep are rank 0's to report, and end nothing;
-// kDeviceLost: mail is lost. Blocks.
+// does not include the last. Errors of a sweep are rank 0's to report, and end nothing.
+// kDeviceLost: mail is lost, or damaged, and rank 0 may wait for ever for what does not come.
+// Blocks.
 Status run_stage(RankMail& mail, Engine& engine);
 
 }  // namespace spillway

@@ -4,7 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
+#include <cstdlib>
+#include <set>
 
 #include "kernels/base/processors.h"
 #include "scheduler/planning/memory_budget.h"
@@ -18,8 +19,9 @@ void write(const RankSelf& self, ByteWriter* writer) {
   writer->add_text(self.version);
   writer->add_text(self.host);
   writer->add_text(self.flags);
+  writer->add_all(std::span<const int>(self.processors));
   writer->add(self.cores);
-  writer->add(self.cores_all);
+  writer->add(self.bound);
 }
 
 RankSelf read(ByteReader* reader) {
@@ -27,8 +29,9 @@ RankSelf read(ByteReader* reader) {
   self.version = reader->get_text();
   self.host = reader->get_text();
   self.flags = reader->get_text();
+  self.processors = reader->get_all<int>();
   self.cores = reader->get<int64_t>();
-  self.cores_all = reader->get<int64_t>();
+  self.bound = reader->get<bool>();
   return self;
 }
 
@@ -63,15 +66,9 @@ RankSelf rank_self(const EngineFlags& flags) {
   char host[256] = "";
   if (::gethostname(host, sizeof host - 1) == 0) self.host = host;
   self.flags = shared_flags(flags);
+  self.processors = allowed_processors();
   self.cores = usable_cores();
-  std::vector<int> online(static_cast<size_t>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN))));
-  std::iota(online.begin(), online.end(), 0);
-  self.cores_all = count_cores(online);
-  // Ranks of one container share its quota.
-  if (const auto quota = cpu_quota()) {
-    self.cores_all =
-        std::min(self.cores_all, std::max<int64_t>(1, std::llround(std::ceil(*quota))));
-  }
+  self.bound = std::getenv("OMPI_MCA_orte_bound_at_launch") != nullptr;  // Open MPI 4
   return self;
 }
 
@@ -95,9 +92,15 @@ std::string Roll::name(int rank) const {
 }
 
 int64_t Roll::on_host_of(int rank) const {
-  const std::string& host = ranks[static_cast<size_t>(rank)].host;
-  return std::count_if(ranks.begin(), ranks.end(),
-                       [&](const RankSelf& other) { return other.host == host; });
+  return std::count_if(ranks.begin(), ranks.end(), [&](const RankSelf& other) {
+    return other.host == ranks[static_cast<size_t>(rank)].host;
+  });
+}
+
+int64_t Roll::place_on_host(int rank) const {
+  return std::count_if(ranks.begin(), ranks.begin() + rank, [&](const RankSelf& other) {
+    return other.host == ranks[static_cast<size_t>(rank)].host;
+  });
 }
 
 Result<Roll> call_roll(RankMail& mail, const RankSelf& self, int64_t stages) {
@@ -116,15 +119,17 @@ Result<Roll> call_roll(RankMail& mail, const RankSelf& self, int64_t stages) {
   for (int i = 0; i < mail.size(); ++i) names.push_back("rank " + std::to_string(i));
   SPILLWAY_ASSIGN_OR_RETURN(const auto notes, gather_notes(mail, names));
   roll.ranks.push_back(self);
+  Status fit;
   for (size_t i = 1; i < notes.size(); ++i) {
     ByteReader reader(notes[i]);
-    roll.ranks.push_back(read(&reader));
-    if (!reader.ok()) {
-      // Another version may say other things of itself.
-      return invalid_argument(names[i] + " is another version of Spillway; install the same");
+    RankSelf& other = roll.ranks.emplace_back(read(&reader));
+    // Another version may say other things of itself, the version first in any case.
+    if (!reader.ok() || !reader.left().empty()) {
+      fit = invalid_argument(names[i] + " is Spillway " + other.version + ", rank 0 is " +
+                             self.version + "; install the same version on all hosts");
     }
   }
-  const Status fit = check(roll, stages);
+  if (fit.ok()) fit = check(roll, stages);
   for (int rank = 1; rank < mail.size(); ++rank) {
     ByteWriter contents;
     for (const RankSelf& one : roll.ranks) write(one, &contents);
@@ -136,12 +141,13 @@ Result<Roll> call_roll(RankMail& mail, const RankSelf& self, int64_t stages) {
 
 std::string binding_warning(const Roll& roll, const EngineFlags& flags) {
   if (flags.threads > 0) return "";
-  for (int rank = 0; rank < static_cast<int>(roll.ranks.size()); ++rank) {
-    const RankSelf& one = roll.ranks[static_cast<size_t>(rank)];
-    if (one.cores * roll.on_host_of(rank) >= one.cores_all) continue;
-    return "warning: " + roll.name(rank) + " may use " + std::to_string(one.cores) + " of " +
-           std::to_string(one.cores_all) +
-           " cores, since it was bound to them; with mpirun --bind-to none it uses all";
+  for (size_t rank = 0; rank < roll.ranks.size(); ++rank) {
+    const RankSelf& one = roll.ranks[rank];
+    if (!one.bound || one.cores > 1) continue;
+    return "warning: " + roll.name(static_cast<int>(rank)) +
+           " computes with one thread, since mpirun has bound it to one core; with --bind-to none "
+           "it "
+           "uses all that it may";
   }
   return "";
 }
@@ -150,12 +156,21 @@ void take_share(const Roll& roll, int rank, EngineFlags* flags) {
   const int64_t here = roll.on_host_of(rank);
   const RankSelf& self = roll.ranks[static_cast<size_t>(rank)];
   if (flags->threads == 0) {
-    // mpirun may have bound each rank to cores of its own.
-    flags->threads = std::min(self.cores, std::max<int64_t>(1, self.cores_all / here));
+    std::set<int> processors;  // Of all ranks here: mpirun may have given each its own.
+    for (const RankSelf& other : roll.ranks) {
+      if (other.host == self.host)
+        processors.insert(other.processors.begin(), other.processors.end());
+    }
+    int64_t cores = count_cores(std::vector<int>(processors.begin(), processors.end()));
+    if (const auto quota = cpu_quota())
+      cores = std::min(cores, static_cast<int64_t>(std::ceil(*quota)));
+    flags->threads = std::min(self.cores, std::max<int64_t>(1, cores / here));
   }
   if (!flags->host_memory_bytes && here > 1) {
     flags->host_memory_bytes = host_budget(std::nullopt).bytes / static_cast<uint64_t>(here);
   }
+  // With "auto" the index would ask for a GPU where there may be none.
+  if (flags->device == "cuda") flags->gpu += roll.place_on_host(rank);
 }
 
 }  // namespace spillway

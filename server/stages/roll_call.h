@@ -15,9 +15,10 @@ namespace spillway {
 struct RankSelf {
   std::string version = SPILLWAY_VERSION;
   std::string host;
-  std::string flags;      // Those that all ranks must have alike (shared_flags())
-  int64_t cores = 1;      // That this process may use
-  int64_t cores_all = 1;  // That all processes on its host may use
+  std::string flags;            // Those that all ranks must have alike (shared_flags())
+  std::vector<int> processors;  // That this process may use, by number
+  int64_t cores = 1;            // Of these (usable_cores())
+  bool bound = false;           // mpirun chose them for it
 };
 
 // This process.
@@ -28,20 +29,22 @@ std::string shared_flags(const EngineFlags& flags);
 
 struct Roll {
   std::vector<RankSelf> ranks;
-  std::string name(int rank) const;    // "rank 1 (host-b)"
-  int64_t on_host_of(int rank) const;  // How many ranks are on the same host
+  std::string name(int rank) const;       // "rank 1 (host-b)"
+  int64_t on_host_of(int rank) const;     // How many ranks are on the same host
+  int64_t place_on_host(int rank) const;  // How many of these come before it
 };
 
 // Call it on all ranks. kInvalidArgument, on all of them alike: versions or flags differ, or
 // --stages is not the number of ranks.
 Result<Roll> call_roll(RankMail& mail, const RankSelf& self, int64_t stages);
 
-// What is wrong with how a launcher bound ranks to cores, where the flags say nothing; empty:
-// nothing.
+// That mpirun bound ranks to a core each, which it does unless told, where the flags say nothing of
+// threads; empty: it did not.
 std::string binding_warning(const Roll& roll, const EngineFlags& flags);
 
-// What a rank takes of its host where the flags say nothing: its share of the processors and of the
-// memory, if other ranks are there, too.
+// What a rank takes of its host where the flags say nothing: its share of the cores and of the
+// memory, if other ranks are there, too; with --device cuda, a GPU of its own. Call it on the
+// rank's host.
 void take_share(const Roll& roll, int rank, EngineFlags* flags);
 
 }  // namespace spillway

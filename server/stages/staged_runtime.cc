@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/base/units.h"
+#include "offload/weight_placement.h"
 #include "scheduler/planning/make_plan.h"
 #include "scheduler/planning/stage_plans.h"
 #include "scheduler/stages/stage_messages.h"
@@ -31,6 +32,7 @@ struct Task {
   LayerRange layers;
   int64_t block = 0, prefill_tokens = 0;
   int64_t prompt_tokens = 0, new_tokens = 0;  // PlanWishes
+  int64_t sweep_tokens = 0;                   // Of rank 0's sweeps, at most
 };
 
 Opened describe(const OpenedModel& opened, const std::string& model) {
@@ -51,6 +53,22 @@ Result<std::vector<LayerRange>> layers_of(const ModelFileTable& table, const Eng
     machines.push_back({rank.speed, memory_for_layers(rank.memory_bytes), 0, 0});
   }
   return cut_layers(table, flags, machines);
+}
+
+// Whether some rank's weights do not fit its memory.
+bool some_stream(const ModelFileTable& table, const std::vector<LayerRange>& ranges,
+                 const std::vector<Opened>& ranks) {
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (WeightPlacer(table, ranges[i]).weight_bytes() > ranks[i].memory_bytes) return true;
+  }
+  return false;
+}
+
+// Of several ranks on one host each has its share of the disk.
+PlanMachine stage_machine(const OpenedModel& opened, const Roll& roll, int rank) {
+  PlanMachine machine = machine_of(opened, nullptr);
+  machine.disk_free_bytes /= static_cast<uint64_t>(roll.on_host_of(rank));
+  return machine;
 }
 
 std::string layers_text(const LayerRange& range, const ModelShape& shape) {
@@ -117,12 +135,15 @@ Result<std::unique_ptr<Runtime>> open_stages(StageRank& rank, const std::string&
   SPILLWAY_ASSIGN_OR_RETURN(const std::vector<LayerRange> ranges,
                             layers_of(*opened.model.table, flags, ranks));
   options.wishes.layers = ranges[0];
+  options.wishes.streams = some_stream(*opened.model.table, ranges, ranks);
   SPILLWAY_ASSIGN_OR_RETURN(
-      Plan plan, make_plan(opened.model, machine_of(opened, nullptr), flags, options.wishes));
+      Plan plan,
+      make_plan(opened.model, stage_machine(opened, rank.roll(), 0), flags, options.wishes));
   for (int i = 1; i < mail.size(); ++i) {
     ByteWriter task;
     task.add(Task{ranges[static_cast<size_t>(i)], plan.block_sequences(), plan.prefill_tokens(),
-                  options.wishes.prompt_tokens, options.wishes.new_tokens});
+                  options.wishes.prompt_tokens, options.wishes.new_tokens,
+                  plan.engine.sweep_tokens_max});
     post_note(mail, i, {}, std::move(task));
   }
   SPILLWAY_RETURN_IF_ERROR(gather_notes(mail, names).status());  // Their plans
@@ -189,8 +210,14 @@ Status follow_stages(const StageRank& rank, const std::string& model, EngineFlag
   options.wishes.prompt_tokens = task.prompt_tokens;
   options.wishes.new_tokens = task.new_tokens;
   Result<Plan> plan =
-      make_plan(opened->model, machine_of(opened.value(), nullptr), flags, options.wishes);
+      make_plan(opened->model, stage_machine(opened.value(), rank.roll(), mail.rank()), flags,
+                options.wishes);
   if (!plan.ok()) return told(plan.status());
+  if (plan->engine.sweep_tokens_max != task.sweep_tokens) {
+    return told(invalid_argument("it was given other flags: its sweeps have up to " +
+                                 std::to_string(plan->engine.sweep_tokens_max) +
+                                 " tokens, those of rank 0 " + std::to_string(task.sweep_tokens)));
+  }
   post_note(mail, 0, {});
 
   SPILLWAY_RETURN_IF_ERROR(receive_note(mail).status());  // All plans fit.

@@ -99,6 +99,14 @@ class Stages(unittest.TestCase):
                 for ranks in (2, 4):
                     self.assertEqual(self.batch(ranks, *flags), one)
 
+    def test_the_run_has_the_status_of_rank_0(self):
+        output = self.folder / "status.jsonl"
+        words = ["batch", DEMO, "--input", self.input, "--output", output, *ENGINE]
+        self.run_ranks(2, *words, "--dry-run")
+        self.run_ranks(2, *words)
+        self.run_ranks(2, *words, "--resume")  # Nothing is left to do.
+        self.run_ranks(2, *words, status=2)  # There is an output.
+
     def test_any_cut(self):
         one = self.batch(1)
         for cut in ("1,4", "4,1"):
@@ -187,9 +195,9 @@ class Stages(unittest.TestCase):
         self.nothing_left(socket)
 
     def test_errors_name_what_and_where(self):
-        def error_of(command, status=None):
+        def error_of(command, status=2):
             done = subprocess.run(list(map(str, command)), env=self.environment, capture_output=True, text=True, timeout=120)
-            self.assertNotEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(done.returncode, status, done.stderr)
             return done.stderr
 
         bench = [SPILLWAY, "bench", DEMO, "--new-tokens", "4", "--sequences", "2"]
@@ -203,7 +211,7 @@ class Stages(unittest.TestCase):
         two = [*MPIRUN, "-np", "1", *bench, "--stages", "2"]
         other_flags = error_of([*two, ":", "-np", "1", *bench, "--stages", "2", "--kv-format", "f32"])
         self.assertRegex(other_flags, r"rank 1 \(.*\) was given other flags: .*--kv-format f32")
-        no_memory = error_of([*two, ":", "-np", "1", *bench, "--stages", "2", "--host-memory", "64MiB"])
+        no_memory = error_of([*two, ":", "-np", "1", *bench, "--stages", "2", "--host-memory", "64MiB"], 3)
         self.assertRegex(no_memory, r"rank 1 \(.*\): .*host-memory")
         copy = self.folder / "other"
         shutil.copytree(DEMO, copy)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 
 #include "kernels/ranks/mpi_mail.h"
@@ -32,21 +33,28 @@ std::optional<int> start_stages(const char* command, const std::string& model,
   }
   Result<std::unique_ptr<RankMail>> mail = mpi_mail();
   if (!mail.ok()) return report(command, mail.status());
-  const bool leads = mail.value()->rank() == 0;
-  auto joined = join_stages(std::move(mail).value(), flags);
-  if (!joined.ok()) {
-    return leads ? report(command, joined.status()) : static_cast<int>(kExitFailure);
-  }
-  if (leads) {
+  // Until this ends: MPI waits at its end for all, and what is to be said is said before.
+  const std::shared_ptr<RankMail> shared = std::move(mail).value();
+  const bool leads = shared->rank() == 0;
+  auto joined = join_stages(shared, flags);
+  if (leads && joined.ok()) {
     *rank = std::move(joined).value();
     return std::nullopt;
   }
-  // Rank 0 finishes what it has begun, and then tells the others.
-  std::signal(SIGINT, SIG_IGN);
-  std::signal(SIGTERM, SIG_IGN);
-  const Status status = follow_stages(*joined.value(), model, flags);
-  if (status.code() == Code::kDeviceLost) return report(command, status);
-  return static_cast<int>(status.ok() ? kExitSuccess : kExitFailure);
+  if (leads) return report(command, joined.status());
+  Status status = joined.status();
+  if (joined.ok()) {
+    // Rank 0 finishes what it has begun, and then tells the others.
+    std::signal(SIGINT, SIG_IGN);
+    std::signal(SIGTERM, SIG_IGN);
+    status = follow_stages(*joined.value(), model, flags);
+  }
+  // All other errors are reported by rank 0, whose exit status is to be that of the run.
+  if (status.code() != Code::kDeviceLost) return static_cast<int>(kExitSuccess);
+  const int code = report(command, status);
+  std::fflush(nullptr);
+  std::_Exit(
+      code);  // Without MPI's end, so that the launcher ends the ranks that wait for this one.
 }
 
 }  // namespace spillway

@@ -5,6 +5,13 @@
 namespace spillway::stage_messages_test {
 namespace {
 
+std::vector<std::byte> encode(const StageSweep& sweep, size_t rows) {
+  std::vector<std::byte> message = begin_sweep_message(rows);
+  for (size_t i = 0; i < rows; ++i) rows_of(&message)[i] = static_cast<float>(i);
+  finish_sweep_message(sweep, &message);
+  return message;
+}
+
 StageSweep sample() {
   StageSweep sweep;
   sweep.number = 7;
@@ -16,8 +23,7 @@ StageSweep sample() {
 }
 
 TEST_CASE("a sweep comes out of its message as it went in") {
-  std::vector<std::byte> message = encode(sample(), 6);
-  for (int i = 0; i < 6; ++i) rows_of(&message, 6)[static_cast<size_t>(i)] = static_cast<float>(i);
+  const std::vector<std::byte> message = encode(sample(), 6);
   CHECK(kind_of(message).value() == StageMessage::kSweep);
   const ReceivedSweep found = decode_sweep(message).value();
   CHECK(found.sweep.number == 7);

@@ -130,6 +130,27 @@ TEST_CASE("a scheduler of stages that ends with sequences under way cancels them
   }
 }
 
+TEST_CASE("drain() of stages returns when all sequences have been reported") {
+  const ModelShape shape = test::tiny_shape(kLayers);
+  const StageTiers tiers{.kv_bytes = 9 * kv_layout(shape, Format::kF32).sequence_bytes(64)};
+  struct Counts final : TokenSink {
+    explicit Counts(std::atomic<int>* of) : reported(of) {}
+    AfterToken on_token(int32_t, const TokenLogprobs*) override { return AfterToken::kGoOn; }
+    void on_finish(const Finish&) override { ++*reported; }
+    std::atomic<int>* reported;
+  };
+  for (int round = 0; round < 20; ++round) {
+    std::atomic<int> reported = 0;
+    Stages stages(shape, {2, 4}, options_of(KvRuleKind::kFull), tiers);
+    for (int i = 0; i < 8; ++i) {
+      const auto sink = std::make_shared<Counts>(&reported);
+      REQUIRE(stages.scheduler().submit(request_of(i, nullptr, 30), sink).ok());
+    }
+    stages.scheduler().drain(round % 2 == 0 ? 0 : 0.002);
+    CHECK(reported == 8);
+  }
+}
+
 TEST_CASE("a request that a stage's cache cannot hold is refused with the rank's name") {
   const ModelShape shape = test::tiny_shape(kLayers);
   const StageTiers tiers{.kv_bytes = kv_layout(shape, Format::kF32).sequence_bytes(32)};

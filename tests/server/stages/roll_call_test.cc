@@ -3,7 +3,9 @@
 #include <catch2/catch.hpp>
 #include <thread>
 
+#include "kernels/base/processors.h"
 #include "kernels/ranks/thread_mail.h"
+#include "server/stages/stage_notes.h"
 
 namespace spillway::roll_call_test {
 namespace {
@@ -24,7 +26,8 @@ RankSelf on(const std::string& host) {
   RankSelf self;
   self.host = host;
   self.flags = "--stages 2";
-  self.cores = self.cores_all = 8;
+  self.cores = count_cores(allowed_processors());
+  self.processors = allowed_processors();
   return self;
 }
 
@@ -34,7 +37,9 @@ TEST_CASE("all ranks know all others") {
     CHECK(roll->name(1) == "rank 1 (b)");
     CHECK(roll->on_host_of(0) == 2);
     CHECK(roll->on_host_of(1) == 1);
-    CHECK(roll->ranks[2].cores == 8);
+    CHECK(roll->ranks[2].processors == allowed_processors());
+    CHECK(roll->place_on_host(2) == 1);
+    CHECK(roll->place_on_host(1) == 0);
   }
 }
 
@@ -57,6 +62,30 @@ TEST_CASE("ranks that do not fit together all learn why") {
   other.flags = "--stages 2 --format q4";
   CHECK(refused({on("a"), other}, 2)
             .find("rank 1 (b) was given other flags: --stages 2 --format q4") == 0);
+}
+
+TEST_CASE("a rank whose note is another version's is told apart, and all learn it") {
+  const auto mail = thread_mail(3);
+  std::vector<std::thread> others;
+  std::vector<Status> told(3);
+  for (const int rank : {1, 2}) {
+    others.emplace_back([&, rank] {
+      RankMail& own = *mail[static_cast<size_t>(rank)];
+      if (rank == 1) {
+        ByteWriter short_note;
+        short_note.add_text("0.0.1");
+        post_note(own, 0, {}, std::move(short_note));
+        told[1] = receive_note(own).status();
+      } else {
+        told[2] = call_roll(own, on("c"), 3).status();
+      }
+    });
+  }
+  const Status status = call_roll(*mail[0], on("a"), 3).status();
+  for (std::thread& other : others) other.join();
+  CHECK(status.message().find("rank 1 is Spillway 0.0.1") == 0);
+  CHECK(told[1].message() == status.message());
+  CHECK(told[2].message() == status.message());
 }
 
 TEST_CASE("flags that must be alike are in the text, others are not") {
@@ -86,12 +115,14 @@ TEST_CASE("ranks of one host share its cores and its memory, where no flag says 
   Roll roll;
   roll.ranks = {on("a"), on("b"), on("a")};
   EngineFlags flags;
+  const int64_t cores = count_cores(allowed_processors());
   take_share(roll, 0, &flags);
-  CHECK(flags.threads == 4);
+  CHECK(flags.threads == std::max<int64_t>(1, cores / 2));
+  CHECK(flags.gpu == 0);
   CHECK(flags.host_memory_bytes.has_value());
   EngineFlags alone;
   take_share(roll, 1, &alone);
-  CHECK(alone.threads == 8);
+  CHECK(alone.threads == cores);
   CHECK_FALSE(alone.host_memory_bytes.has_value());
   EngineFlags asked;
   asked.threads = 7;
@@ -99,13 +130,18 @@ TEST_CASE("ranks of one host share its cores and its memory, where no flag says 
   take_share(roll, 0, &asked);
   CHECK(asked.threads == 7);
   CHECK(asked.host_memory_bytes == 1000u);
+  EngineFlags second;
+  second.device = "cuda";
+  take_share(roll, 2, &second);
+  CHECK(second.gpu == 1);
   CHECK(binding_warning(roll, {}).empty());
-  roll.ranks[0].cores = 2;  // mpirun has bound it to these.
-  CHECK(binding_warning(roll, {}).find("rank 0 (a) may use 2 of 8 cores") != std::string::npos);
+  roll.ranks[0].cores = 1;
+  roll.ranks[0].bound = true;
+  CHECK(binding_warning(roll, {}).find("rank 0 (a) computes with one thread") != std::string::npos);
   CHECK(binding_warning(roll, asked).empty());
   EngineFlags bound;
   take_share(roll, 0, &bound);
-  CHECK(bound.threads == 2);
+  CHECK(bound.threads == 1);
 }
 
 }  // namespace
