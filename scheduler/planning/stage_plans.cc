@@ -13,6 +13,8 @@ namespace spillway {
 namespace {
 
 constexpr int64_t kLargestBlock = 1024;  // That is tried, of each sub-block
+// Prompt tokens of a sweep that are tried beside the default: fewer leave more memory to the cache.
+constexpr int64_t kPrefillTokens[] = {1024, 512, 256};
 
 // A rank's plan as that of a model that has its layers alone.
 Plan alone(Plan plan, const LayerRange& layers) {
@@ -121,18 +123,31 @@ Result<StagedPlan> find_stage_plan(const ModelToPlan& model, std::span<const Sta
                                    std::span<const LayerRange> layers, const EngineFlags& flags,
                                    const PlanWishes& wishes, std::span<const RequestGroup> workload,
                                    double network) {
-  if (flags.block) return plan_stages(model, ranks, layers, flags, wishes, workload, network);
+  std::vector<EngineFlags> choices = {flags};
+  if (!flags.prefill_tokens) {
+    for (const int64_t tokens : kPrefillTokens) {
+      choices.push_back(flags);
+      choices.back().prefill_tokens = tokens;
+    }
+  }
   std::optional<StagedPlan> best;
-  Status smallest;  // Why not even the smallest block fits
-  for (int64_t block = 1; block <= kLargestBlock; block *= 2) {
-    EngineFlags some = flags;
-    some.block = block * static_cast<int64_t>(ranks.size());
+  Status smallest;  // Why the first that was tried does not fit
+  const auto look_at = [&](const EngineFlags& some) {
     Result<StagedPlan> plan = plan_stages(model, ranks, layers, some, wishes, workload, network);
     if (!plan.ok() && smallest.ok()) smallest = plan.status();
-    if (!plan.ok()) continue;
-    const bool better =
-        !best || plan->prediction.tokens_per_second() > best->prediction.tokens_per_second();
-    if (better) best = std::move(plan).value();
+    if (!plan.ok()) return;
+    const double rate = plan->prediction.tokens_per_second();
+    if (!best || rate > best->prediction.tokens_per_second()) best = std::move(plan).value();
+  };
+  for (EngineFlags& some : choices) {
+    if (flags.block) {
+      look_at(some);
+      continue;
+    }
+    for (int64_t block = 1; block <= kLargestBlock; block *= 2) {
+      some.block = block * static_cast<int64_t>(ranks.size());
+      look_at(some);
+    }
   }
   if (!best) return smallest;
   return std::move(*best);

@@ -39,7 +39,8 @@ Result<StagedPlan> plan_stages(const ModelToPlan& model, std::span<const StageHo
                                const PlanWishes& wishes, std::span<const RequestGroup> workload,
                                double network);
 
-// With the block that gives most tokens per second, unless the flags name one.
+// With the block and the prompt tokens of a sweep that give most tokens per second, unless the
+// flags name them.
 Result<StagedPlan> find_stage_plan(const ModelToPlan& model, std::span<const StageHost> ranks,
                                    std::span<const LayerRange> layers, const EngineFlags& flags,
                                    const PlanWishes& wishes, std::span<const RequestGroup> workload,

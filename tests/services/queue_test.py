@@ -1,7 +1,7 @@
 """`spillway queue` and `spillway work` with a real PostgreSQL: a pile of rows that eight workers share while workers are
 killed, the database crashes and the network hangs; every row has exactly one result, equal to that of `spillway batch`.
 
-QUEUE_ROWS, QUEUE_KILLS: how many of them (100,000 and 100, as in CI).
+QUEUE_ROWS, QUEUE_KILLS: how many of them (40,000 and 40, as in CI; 100,000 and 100 take minutes more).
 """
 
 import json
@@ -23,8 +23,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from postgres import Postgres, programs  # noqa: E402
 from server import DEMO, SPILLWAY  # noqa: E402
 
-ROWS = int(os.environ.get("QUEUE_ROWS", "100000"))
-KILLS = int(os.environ.get("QUEUE_KILLS", "100"))
+ROWS = int(os.environ.get("QUEUE_ROWS", "40000"))
+KILLS = int(os.environ.get("QUEUE_KILLS", "40"))
 RESTARTS = 5
 WORKERS = 8
 PATIENCE = 120

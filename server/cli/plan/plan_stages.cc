@@ -113,11 +113,13 @@ std::string stages_text(const StagesReport& report) {
                       format_rate(row.tokens_per_second).c_str(),
                       one > 0 ? format_rate(row.tokens_per_second / one).c_str() : "");
   }
-  const long long block = plan.plans[0].block_sequences();
+  const auto number = [](int64_t value) { return static_cast<long long>(value); };
   return text + "to carry it out:\n" +
          text_line(
-             "  mpirun -np %zu --bind-to none spillway batch %s --stages %zu --block %lld ...",
-             ranks, report.model.c_str(), ranks, block);
+             "  mpirun -np %zu --bind-to none spillway batch %s --stages %zu --block %lld "
+             "--prefill-tokens %lld ...",
+             ranks, report.model.c_str(), ranks, number(plan.plans[0].block_sequences()),
+             number(plan.plans[0].prefill_tokens()));
 }
 
 std::string stages_json(const StagesReport& report) {
@@ -140,6 +142,7 @@ std::string stages_json(const StagesReport& report) {
       {"formats", report.formats},
       {"stages", plan.plans.size()},
       {"block", plan.plans[0].block_sequences()},
+      {"prefill_tokens", plan.plans[0].prefill_tokens()},
       {"predicted",
        {{"prefill_seconds", found.prefill_seconds},
         {"decode_seconds", found.decode_seconds},
