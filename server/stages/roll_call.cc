@@ -41,7 +41,7 @@ Status check(const Roll& roll, int64_t stages) {
     return invalid_argument(
         "--stages is " + std::to_string(stages) + ", and there " +
         (ranks == 1 ? "is 1 process" : "are " + std::to_string(ranks) + " processes") +
-        "; start it with mpirun -np " + std::to_string(stages) + " (or srun -n " +
+        "; start it with mpirun -np " + std::to_string(stages) + " (or srun --mpi=pmix -n " +
         std::to_string(stages) + ")");
   }
   for (int rank = 1; rank < ranks; ++rank) {

@@ -150,6 +150,10 @@ class Slurm(unittest.TestCase):
         self.assertTrue(output.exists(), self.logs())
         self.assertIn("rank 1 (", self.logs())
         self.assertEqual(len(output.read_text().splitlines()), 50)
+        # And without mpirun, as Slurm itself starts processes for MPI.
+        said = self.slurm("srun", "--mpi=pmix", "-n", "2", "--mem=0", SPILLWAY, "bench", DEMO, "--stages", "2", "--sequences", "4",
+                          "--prompt-tokens", "8", "--new-tokens", "4")
+        self.assertIn("on 2 stages", said)
 
     def test_a_task_that_is_ended_gives_its_rows_back(self):
         job = self.submit("long.jsonl", 2000, 400)

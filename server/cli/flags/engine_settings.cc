@@ -162,7 +162,7 @@ void add_placement_flags(Settings& settings, EngineFlags* flags) {
   settings.add_integer(
       "stages", &flags->stages, 1, kStagesMax,
       "for serve, batch and bench: the model lies in so many processes, each with a "
-      "run of its layers, that mpirun -np N or srun -n N start, on one host or "
+      "run of its layers, that mpirun -np N or srun --mpi=pmix -n N start, on one host or "
       "several; rank 0 has the files, the port and the last layers");
   add_optional(settings, "stage-layers", &flags->stage_layers, "N,N,...",
                "layers of each of these processes, from rank 0 on (default: by threads and memory)",
