@@ -21,7 +21,7 @@ void write(const RankSelf& self, ByteWriter* writer) {
   writer->add_text(self.flags);
   writer->add_all(std::span<const int>(self.processors));
   writer->add(self.cores);
-  writer->add(self.bound);
+  writer->add(static_cast<uint8_t>(self.bound));
 }
 
 RankSelf read(ByteReader* reader) {
@@ -31,7 +31,7 @@ RankSelf read(ByteReader* reader) {
   self.flags = reader->get_text();
   self.processors = reader->get_all<int>();
   self.cores = reader->get<int64_t>();
-  self.bound = reader->get<bool>();
+  self.bound = reader->get<uint8_t>() != 0;
   return self;
 }
 
