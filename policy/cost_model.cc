@@ -252,12 +252,31 @@ SweepWork planned_work(const CostedPlan& plan, const PlannedSweeps& sweeps) {
   return work;
 }
 
+namespace {
+
+// The mean sweep of the group, and what it takes.
+struct SweepTimes {
+  SweepWork work;
+  ResourceSeconds cost;
+  double decode_batches = 0;
+};
+
+SweepTimes sweep_times(const CostedPlan& plan, const MachineRates& rates,
+                       const PlannedSweeps& sweeps) {
+  SweepTimes times;
+  times.work = planned_work(plan, sweeps);
+  const std::vector<MicroBatch> batches = planned_micro_batches(plan, times.work);
+  times.cost = resource_seconds(plan, times.work,
+                                {.micro_batches = batches, .head_rows = plan.head_rows}, rates);
+  times.decode_batches = decode_batches(batches, times.work);
+  return times;
+}
+
+}  // namespace
+
 ResourceSeconds sweep_cost(const CostedPlan& plan, const MachineRates& rates,
                            const PlannedSweeps& sweeps) {
-  const SweepWork work = planned_work(plan, sweeps);
-  const std::vector<MicroBatch> batches = planned_micro_batches(plan, work);
-  return resource_seconds(plan, work, {.micro_batches = batches, .head_rows = plan.head_rows},
-                          rates);
+  return sweep_times(plan, rates, sweeps).cost;
 }
 
 Result<MachineRates> MachineRates::of(const HardwareProfile& hardware, const CostedPlan& plan) {
@@ -392,9 +411,8 @@ double together(const CostedPlan& plan, const ResourceSeconds& cost, double batc
 
 double sweep_seconds(const CostedPlan& plan, const MachineRates& rates,
                      const PlannedSweeps& sweeps) {
-  const SweepWork work = planned_work(plan, sweeps);
-  const double batches = decode_batches(planned_micro_batches(plan, work), work);
-  return together(plan, sweep_cost(plan, rates, sweeps), batches);
+  const SweepTimes times = sweep_times(plan, rates, sweeps);
+  return together(plan, times.cost, times.decode_batches);
 }
 
 Prediction predict(const CostedPlan& plan, const MachineRates& rates,
@@ -406,14 +424,12 @@ Prediction predict(const CostedPlan& plan, const MachineRates& rates,
     if (sweeps[i].work.prompts > 0) last_prefill = i;
   }
   for (size_t i = 0; i < sweeps.size(); ++i) {
-    const SweepWork work = planned_work(plan, sweeps[i]);
-    const std::vector<MicroBatch> batches = planned_micro_batches(plan, work);
-    ResourceSeconds cost = resource_seconds(
-        plan, work, {.micro_batches = batches, .head_rows = plan.head_rows}, rates);
+    const SweepTimes times = sweep_times(plan, rates, sweeps[i]);
+    ResourceSeconds cost = times.cost;
     if (unlimited) cost[index(*unlimited)] = 0;
     const auto count = static_cast<double>(sweeps[i].count);
     const auto most = std::max_element(cost.begin(), cost.end());
-    const double seconds = count * together(plan, cost, decode_batches(batches, work));
+    const double seconds = count * together(plan, cost, times.decode_batches);
     slowest[static_cast<size_t>(most - cost.begin())] += seconds;
     (i <= last_prefill ? found.prefill_seconds : found.decode_seconds) += seconds;
     for (size_t r = 0; r < kResources; ++r) found.busy[r] += cost[r] * count;

@@ -13,7 +13,6 @@
 #include "kernels/base/timeline.h"
 #include "kernels/base/trace.h"
 #include "kernels/device.h"
-#include "kernels/rank_mail.h"
 #include "policy/hardware_profile.h"
 #include "scheduler/block_scheduler.h"
 #include "scheduler/planning/engine_flags.h"
@@ -34,8 +33,6 @@ struct RuntimeOptions {
   bool start_scheduler = true;  // Else the caller drives engine() itself
   // Makes the stages before the engine's layers, once these are loaded. May be empty.
   std::function<Result<std::unique_ptr<EarlierStages>>()> earlier;
-  // Kept as long as the runtime. May be null.
-  std::shared_ptr<RankMail> mail;
   // EngineOptions::observe; only on a CPU. May be empty.
   decltype(EngineOptions::observe) observe;
   // As in ModelSourceOptions: called before a model directory is packed. May be empty.

@@ -336,7 +336,6 @@ PlanMachine machine_of(const OpenedModel& opened, const HardwareProfile* profile
 Result<std::unique_ptr<Runtime>> open_runtime(OpenedModel opened, Plan plan,
                                               const RuntimeOptions& options) {
   auto state = std::make_unique<Runtime::State>();
-  state->mail = options.mail;
   state->opened = std::move(opened);
   state->plan = std::move(plan);
   SPILLWAY_RETURN_IF_ERROR(Opener(options, *state).open());

@@ -15,7 +15,6 @@
 namespace spillway {
 
 struct Runtime::State {
-  std::shared_ptr<RankMail> mail;  // Of the ranks that hold the model; null: this one alone
   OpenedModel opened;
   std::unique_ptr<Device> host;  // The CPU, where it runs attention beside the device; else null
   std::unique_ptr<Io> io;        // Io and transfers are null while nothing lives on disk.

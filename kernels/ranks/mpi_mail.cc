@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <climits>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -89,7 +88,7 @@ class MpiMail final : public RankMail {
         const auto wait = std::clamp(idle / kPartOfIdle, kShortestWait, kLongestWait);
         if (out_.empty() && !leaving_) posted_.wait_for(lock, wait);
         posted.swap(out_);
-        if (leaving_ && posted.empty() && (sending_.empty() || !lost_.ok())) return;
+        if (leaving_ && posted.empty() && sending_.empty()) return;
       }
       const Result<bool> any = try_step(std::move(posted));
       if (!any.ok()) {

@@ -33,6 +33,7 @@ struct Task {
   int64_t block = 0, prefill_tokens = 0;
   int64_t prompt_tokens = 0, new_tokens = 0;  // PlanWishes
   int64_t sweep_tokens = 0;                   // Of rank 0's sweeps, at most
+  bool streams = false;                       // PlanWishes
 };
 
 Opened describe(const OpenedModel& opened, const std::string& model) {
@@ -143,14 +144,13 @@ Result<std::unique_ptr<Runtime>> open_stages(StageRank& rank, const std::string&
     ByteWriter task;
     task.add(Task{ranges[static_cast<size_t>(i)], plan.block_sequences(), plan.prefill_tokens(),
                   options.wishes.prompt_tokens, options.wishes.new_tokens,
-                  plan.engine.sweep_tokens_max});
+                  plan.engine.sweep_tokens_max, options.wishes.streams});
     post_note(mail, i, {}, std::move(task));
   }
   SPILLWAY_RETURN_IF_ERROR(gather_notes(mail, names).status());  // Their plans
   for (int i = 1; i < mail.size(); ++i) post_note(mail, i, {});
   const ModelShape shape = plan.shape;
   const Format kv_format = plan.kv_format();
-  options.mail = rank.mail();
   options.earlier = [&]() -> Result<std::unique_ptr<EarlierStages>> {
     SPILLWAY_ASSIGN_OR_RETURN(const auto notes, gather_notes(mail, names));
     std::vector<KvCacheOptions> caches;
@@ -187,7 +187,6 @@ Status follow_stages(const StageRank& rank, const std::string& model, EngineFlag
   if (!flags.trace.empty()) flags.trace += ".rank" + std::to_string(mail.rank());
   RuntimeOptions options;
   options.start_scheduler = false;
-  options.mail = rank.mail();
   // Says the error to rank 0, which waits for a note.
   const auto told = [&](const Status& status) {
     post_note(mail, 0, status);
@@ -209,6 +208,7 @@ Status follow_stages(const StageRank& rank, const std::string& model, EngineFlag
   options.wishes.layers = task.layers;
   options.wishes.prompt_tokens = task.prompt_tokens;
   options.wishes.new_tokens = task.new_tokens;
+  options.wishes.streams = task.streams;
   Result<Plan> plan =
       make_plan(opened->model, stage_machine(opened.value(), rank.roll(), mail.rank()), flags,
                 options.wishes);

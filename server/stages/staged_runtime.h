@@ -38,7 +38,7 @@ Result<std::unique_ptr<StageRank>> join_stages(std::shared_ptr<RankMail> mail,
                                                const EngineFlags& flags);
 
 // On rank 0, once. Errors as Runtime::open(), with the rank's name where it is another one's. The
-// runtime's end ends the other ranks.
+// runtime's end ends the other ranks. `rank` outlives it.
 Result<std::unique_ptr<Runtime>> open_stages(StageRank& rank, const std::string& model,
                                              EngineFlags flags, RuntimeOptions options);
 

@@ -44,16 +44,7 @@ Result<MeasuredCeilings> measure_beside_budget(const BenchFlags& flags, Runtime&
 Status bench(BenchFlags flags, EngineFlags engine, const std::string& model) {
   RuntimeOptions options;
   options.log = std::make_shared<SweepLog>();
-  if (flags.requests > 0) {
-    flags.sequences = flags.requests;
-  } else {
-    // They run together, prompts first.
-    if (!engine.prefill_target) engine.prefill_target = 0;
-    options.wishes.block_sequences = flags.sequences;
-    options.wishes.prefill_tokens_max = bench_prefill_tokens(flags, engine.block);
-  }
-  options.wishes.prompt_tokens = flags.prompt_tokens;
-  options.wishes.new_tokens = flags.new_tokens;
+  options.wishes = bench_wishes(&flags, &engine);
   options.say = say;
   SPILLWAY_ASSIGN_OR_RETURN(
       const StartedRuntime started,

@@ -232,6 +232,21 @@ int64_t bench_prefill_tokens(const BenchFlags& flags, std::optional<int64_t> blo
   return sequences * flags.prompt_tokens;
 }
 
+PlanWishes bench_wishes(BenchFlags* flags, EngineFlags* engine) {
+  PlanWishes wishes;
+  if (flags->requests > 0) {
+    flags->sequences = flags->requests;
+  } else {
+    // They run together, prompts first.
+    if (!engine->prefill_target) engine->prefill_target = 0;
+    wishes.block_sequences = flags->sequences;
+    wishes.prefill_tokens_max = bench_prefill_tokens(*flags, engine->block);
+  }
+  wishes.prompt_tokens = flags->prompt_tokens;
+  wishes.new_tokens = flags->new_tokens;
+  return wishes;
+}
+
 Status check_bench(const BenchFlags& flags, const ModelShape& shape) {
   return check_lengths(flags.prompt_tokens, flags.new_tokens, shape);
 }

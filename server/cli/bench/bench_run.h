@@ -46,6 +46,9 @@ Status check_bench(const BenchFlags& flags, const ModelShape& shape);
 // fewer to bound the activations of a sweep.
 int64_t bench_prefill_tokens(const BenchFlags& flags, std::optional<int64_t> block);
 
+// What a benchmark wishes of its plan; settles in `flags` and `engine` what follows from it.
+PlanWishes bench_wishes(BenchFlags* flags, EngineFlags* engine);
+
 // Runs flags.sequences greedy sequences of equal length and fills in times, tokens and sweeps; all
 // steps, or flags.decode_steps after the last sequence's first token, projecting the others. `log`
 // is the one the runtime was opened with. With a meter the machine is measured between sweeps, on

@@ -54,17 +54,9 @@ Status bench_stages(BenchFlags flags, EngineFlags engine, const std::string& mod
   RuntimeOptions options;
   const auto log = std::make_shared<SweepLog>();
   options.log = log;
-  if (flags.requests > 0) {
-    flags.sequences = flags.requests;
-  } else {
-    if (!engine.prefill_target) engine.prefill_target = 0;
-    options.wishes.block_sequences = flags.sequences;
-    // Of one sub-block's sweep
-    options.wishes.prefill_tokens_max =
-        std::max(flags.prompt_tokens, bench_prefill_tokens(flags, engine.block) / engine.stages);
-  }
-  options.wishes.prompt_tokens = flags.prompt_tokens;
-  options.wishes.new_tokens = flags.new_tokens;
+  options.wishes = bench_wishes(&flags, &engine);
+  int64_t& prefill = options.wishes.prefill_tokens_max;  // Of one sub-block's sweep
+  if (prefill > 0) prefill = std::max(flags.prompt_tokens, prefill / engine.stages);
   options.say = say;
   SPILLWAY_ASSIGN_OR_RETURN(const auto runtime,
                             as_input(open_stages(rank, model, engine, std::move(options))));

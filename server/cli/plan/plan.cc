@@ -101,17 +101,22 @@ Result<std::vector<RequestGroup>> workload_of(const PlanFlags& flags,
   return read_workload(flags.workload, context);
 }
 
-Status plan(const PlanFlags& flags, const EngineFlags& engine, const std::string& model) {
-  SPILLWAY_RETURN_IF_ERROR(check_simulation(flags, engine));
-  PlanReport report;
-  report.flags = flags;
-  SPILLWAY_ASSIGN_OR_RETURN(report.hardware, hardware_of(flags, engine));
+PlanQuestion question_of(const EngineFlags& engine, const std::string& model) {
   PlanQuestion question;
   question.model = model;
   question.flags = engine;
   question.flags.trace.clear();  // --trace is for the simulation
   // A shape's name implies --dummy-weights here.
   question.flags.dummy_weights = engine.dummy_weights || !std::filesystem::exists(model);
+  return question;
+}
+
+Status plan(const PlanFlags& flags, const EngineFlags& engine, const std::string& model) {
+  SPILLWAY_RETURN_IF_ERROR(check_simulation(flags, engine));
+  PlanReport report;
+  report.flags = flags;
+  SPILLWAY_ASSIGN_OR_RETURN(report.hardware, hardware_of(flags, engine));
+  PlanQuestion question = question_of(engine, model);
   SPILLWAY_ASSIGN_OR_RETURN(report.workload, workload_of(flags, question));
   question.workload = report.workload;
   question.hardware = &report.hardware;
@@ -138,10 +143,7 @@ Status plan_staged(const PlanFlags& flags, const EngineFlags& engine, const std:
   StagesReport report;
   report.flags = flags;
   SPILLWAY_ASSIGN_OR_RETURN(report.hardware, hardware_of(flags, engine));
-  PlanQuestion question;
-  question.flags = engine;
-  question.model = model;
-  question.flags.dummy_weights = engine.dummy_weights || !std::filesystem::exists(model);
+  const PlanQuestion question = question_of(engine, model);
   SPILLWAY_ASSIGN_OR_RETURN(const auto workload, workload_of(flags, question));
   SPILLWAY_RETURN_IF_ERROR(find_stages(model, question.flags, workload, &report));
   std::cout << (flags.json ? stages_json(report) + "\n" : stages_text(report)) << std::flush;

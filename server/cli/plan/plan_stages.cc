@@ -6,6 +6,7 @@
 #include "scheduler/planning/plan_json.h"
 #include "scheduler/planning/plan_search.h"
 #include "scheduler/planning/profile_traits.h"
+#include "scheduler/stages/stage_worker.h"
 #include "server/cli/common/console.h"
 #include "server/runtime.h"
 
@@ -17,9 +18,10 @@ using nlohmann::ordered_json;
 
 constexpr double kNetworkUnit = 1e9;  // GB/s
 
-// The prediction's stage of a rank.
-size_t stage_of(size_t rank, size_t ranks) {
-  return rank == 0 ? ranks - 1 : rank - 1;
+// Of a rank, in the prediction.
+double busy_seconds(const StagedPlan& plan, size_t rank) {
+  const int stage = stage_of_rank(static_cast<int>(rank), static_cast<int>(plan.plans.size()));
+  return plan.prediction.busy_seconds[static_cast<size_t>(stage)];
 }
 
 Result<StagedPlan> staged(const ModelToPlan& model, const StagesReport& report, EngineFlags flags,
@@ -91,7 +93,7 @@ std::string stages_text(const StagesReport& report) {
   for (size_t rank = 0; rank < ranks; ++rank) {
     const Plan& one = plan.plans[rank];
     const LayerRange& layers = plan.layers[rank];
-    const double busy = found.busy_seconds[stage_of(rank, ranks)];
+    const double busy = busy_seconds(plan, rank);
     text +=
         text_line("  rank %zu: layers %lld to %lld%s, weights %s, KV cache %s, busy %.0f %%", rank,
                   static_cast<long long>(layers.first), static_cast<long long>(layers.end() - 1),
@@ -130,7 +132,7 @@ std::string stages_json(const StagesReport& report) {
     ranks.push_back({{"rank", rank},
                      {"first_layer", plan.layers[rank].first},
                      {"layers", plan.layers[rank].count},
-                     {"busy_seconds", found.busy_seconds[stage_of(rank, plan.plans.size())]},
+                     {"busy_seconds", busy_seconds(plan, rank)},
                      {"plan", plan_json(plan.plans[rank])}});
   }
   ordered_json machines = ordered_json::array();

@@ -153,12 +153,22 @@ TEST_CASE("drain() of stages returns when all sequences have been reported") {
 
 TEST_CASE("a request that a stage's cache cannot hold is refused with the rank's name") {
   const ModelShape shape = test::tiny_shape(kLayers);
-  const StageTiers tiers{.kv_bytes = kv_layout(shape, Format::kF32).sequence_bytes(32)};
-  Stages stages(shape, {2}, options_of(KvRuleKind::kFull), tiers);
-  Request large = request_of(4, nullptr, 30);
+  const uint64_t longest = kv_layout(shape, Format::kF32).sequence_bytes(64);
+  test::StageEngine last(shape, {4, 1}, 64, {.kv_bytes = 9 * longest});
+  auto boxes = thread_mail(3);
+  std::vector<KvCacheOptions> caches(2);
+  for (KvCacheOptions& cache : caches) cache.layout = kv_layout(shape, Format::kF32);
+  caches[0].layers = {0, 2};
+  caches[1].layers = {2, 2};
+  caches[0].memory_bytes = 18 * longest;
+  caches[1].memory_bytes = longest;  // Half of what one sequence takes
+  auto ring = stage_ring(*boxes[0], shape.hidden, caches).value();
+  const auto scheduler =
+      start_scheduler(std::move(last.engine), options_of(KvRuleKind::kFull), {}, std::move(ring));
   const Status status =
-      stages.scheduler().submit(large, std::make_shared<CollectingSink>()).status();
+      scheduler->submit(request_of(4, nullptr, 30), std::make_shared<CollectingSink>()).status();
   CHECK(status.code() == Code::kInvalidArgument);
+  CHECK(status.message().find("rank 2: the sequence needs") == 0);
 }
 
 TEST_CASE("when a stage is gone its sequences end with an error, and nothing more is taken") {
