@@ -25,6 +25,7 @@ class PostgresServer {
 
   // Anyone may connect, but for the user "locked", who needs the password "sesame".
   std::string url(const std::string& user = "spillway") const;
+  // On any thread: what fails is thrown, as Catch's own checks are for one thread at a time.
   PgConnection connect(const PgOptions& options = {}) const;
 
   void start();
