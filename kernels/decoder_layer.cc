@@ -58,19 +58,23 @@ class LayerRun {
     }
   }
 
-  void finish() {
+  Status finish() {
     if (!shape_.parallel) {
-      add_attended(0, hidden_.rows);
+      SPILLWAY_RETURN_IF_ERROR(add_all_attended());
       if (shape_.norm_place == NormPlace::kPost) norm(hidden_, kAttentionNorm, hidden_);
     }
+    Status status;
     for_chunks([&](int64_t first, int64_t rows) {
       const MatrixView inner = expand(first, rows);
       // The MLP has read the layer's input now.
-      if (shape_.parallel) add_attended(first, rows);
-      add_to_hidden(inner, hidden_.slice_rows(first, rows), WeightRole::kMlpDownWeight,
-                    WeightRole::kMlpDownBias);
+      if (status.ok() && shape_.parallel) status = add_attended(first, rows);
+      if (!status.ok()) return;
+      status = add_to_hidden(inner, hidden_.slice_rows(first, rows), WeightRole::kMlpDownWeight,
+                             WeightRole::kMlpDownBias);
     });
+    SPILLWAY_RETURN_IF_ERROR(status);
     if (shape_.norm_place == NormPlace::kPost) norm(hidden_, kMlpNorm, hidden_);
+    return {};
   }
 
  private:
@@ -92,10 +96,19 @@ class LayerRun {
     }
   }
 
-  void add_attended(int64_t first, int64_t rows) {
+  Status add_attended(int64_t first, int64_t rows) {
     const MatrixView attended = attended_rows(shape_, buffers_, hidden_.rows);
-    add_to_hidden(attended.slice_rows(first, rows), hidden_.slice_rows(first, rows),
-                  WeightRole::kAttentionOutWeight, WeightRole::kAttentionOutBias);
+    return add_to_hidden(attended.slice_rows(first, rows), hidden_.slice_rows(first, rows),
+                         WeightRole::kAttentionOutWeight, WeightRole::kAttentionOutBias);
+  }
+
+  Status add_all_attended() {
+    if (buffers_.ranks == nullptr) return add_attended(0, hidden_.rows);
+    Status status;
+    for_chunks([&](int64_t first, int64_t rows) {
+      if (status.ok()) status = add_attended(first, rows);
+    });
+    return status;
   }
 
   // The MLP's inner activations: [rows, mlp].
@@ -159,15 +172,59 @@ class LayerRun {
     normalize(stream_, norm_args(in, with, out));
   }
 
-  void add_to_hidden(const MatrixView& in, const MatrixView& out, WeightRole weight,
-                     WeightRole bias) {
+  Status add_to_hidden(const MatrixView& own, const MatrixView& hidden, WeightRole weight,
+                       WeightRole bias) {
+    SPILLWAY_ASSIGN_OR_RETURN(const ConstMatrixView in, join(own));
+    const int64_t outputs = shape_.hidden / shape_.ranks;
     observe(weight, in);
     linear(stream_, {.in = in,
                      .weight = weights_.matrix(weight),
                      .bias = weights_.vector(bias),
                      .scale = shape_.residual_scale,
-                     .out = out,
+                     .out = hidden.slice_columns(shape_.rank * outputs, outputs),
                      .accumulate = true});
+    return share_columns(hidden);
+  }
+
+  // The columns of all ranks side by side, in order, of which `own` are this one's.
+  Result<ConstMatrixView> join(const MatrixView& own) {
+    if (buffers_.ranks == nullptr) return ConstMatrixView(own);
+    const MatrixView all =
+        dense_matrix(buffers_.joined, own.dtype, own.rows, own.columns * shape_.ranks);
+    SPILLWAY_RETURN_IF_ERROR(gather(own));
+    for (int64_t rank = 0; rank < shape_.ranks; ++rank) {
+      convert_rows(stream_, {.in = part(rank, own),
+                             .out = all.slice_columns(rank * own.columns, own.columns)});
+    }
+    return ConstMatrixView(all);
+  }
+
+  // Each rank has its own columns of `rows`, and gets those of the others.
+  Status share_columns(const MatrixView& rows) {
+    if (buffers_.ranks == nullptr) return {};
+    const int64_t columns = rows.columns / shape_.ranks;
+    const MatrixView own = rows.slice_columns(shape_.rank * columns, columns);
+    SPILLWAY_RETURN_IF_ERROR(gather(own));
+    for (int64_t rank = 0; rank < shape_.ranks; ++rank) {
+      if (rank == shape_.rank) continue;
+      convert_rows(stream_,
+                   {.in = part(rank, own), .out = rows.slice_columns(rank * columns, columns)});
+    }
+    return {};
+  }
+
+  // Rank `rank`'s part of what was gathered, which has the shape of `own`.
+  MatrixView part(int64_t rank, const MatrixView& own) const {
+    const auto bytes = static_cast<size_t>(own.rows * own.columns) * dtype_bytes(own.dtype);
+    return dense_matrix(buffers_.parts + static_cast<size_t>(rank) * bytes, own.dtype, own.rows,
+                        own.columns);
+  }
+
+  Status gather(const MatrixView& own) {
+    const MatrixView mine = part(shape_.rank, own);
+    convert_rows(stream_, {.in = own, .out = mine});
+    const auto bytes = static_cast<size_t>(own.rows * own.columns) * dtype_bytes(own.dtype);
+    return buffers_.ranks->all_gather(stream_, mine.data, buffers_.parts, bytes);
   }
 
   Stream& stream_;
@@ -187,12 +244,17 @@ size_t buffer_bytes(int64_t rows, int64_t columns, DType dtype) {
 LayerBufferSizes layer_buffer_sizes(const ModelShape& shape, DType activation, int64_t tokens_max) {
   const int64_t chunk = std::min(tokens_max, kLayerChunkRows);
   const WeightSpec qkv = layer_spec(shape, WeightRole::kQkvWeight);
-  const WeightSpec out = layer_spec(shape, WeightRole::kAttentionOutWeight);
   const WeightSpec up = layer_spec(shape, WeightRole::kMlpUpWeight);
+  const int64_t input = std::max(shape.query_width(), shape.mlp) * shape.ranks;
+  const bool shared = shape.ranks > 1;
+  const size_t joined = shared ? buffer_bytes(chunk, input, activation) : 0;
+  const size_t stream = shared ? buffer_bytes(chunk, shape.hidden, DType::kF32) : 0;
   return {buffer_bytes(chunk, shape.hidden, activation),
           buffer_bytes(tokens_max, qkv.rows, DType::kF32),
-          buffer_bytes(tokens_max, out.columns, activation),
-          buffer_bytes(chunk, up.rows, activation)};
+          buffer_bytes(tokens_max, shape.query_width(), activation),
+          buffer_bytes(chunk, up.rows, activation),
+          std::max(joined, stream),
+          joined};
 }
 
 LayerBuffers place_layer_buffers(const LayerBufferSizes& sizes, DType activation,
@@ -203,6 +265,8 @@ LayerBuffers place_layer_buffers(const LayerBufferSizes& sizes, DType activation
   buffers.qkv = buffers.normed + sizes.normed;
   buffers.attended = buffers.qkv + sizes.qkv;
   buffers.inner = buffers.attended + sizes.attended;
+  buffers.parts = buffers.inner + sizes.inner;
+  buffers.joined = buffers.parts + sizes.parts;
   return buffers;
 }
 
@@ -236,10 +300,10 @@ MatrixView keep_rows(Stream& stream, const ModelShape& shape, const LayerBuffers
   return hidden.slice_rows(0, static_cast<int64_t>(rows.size()));
 }
 
-void finish_decoder_layer(Stream& stream, const ModelShape& shape, const LayerWeights& weights,
-                          const LayerBuffers& buffers, const MatrixView& hidden,
-                          const InputObserver& observer) {
-  LayerRun(stream, shape, weights, buffers, hidden, observer).finish();
+Status finish_decoder_layer(Stream& stream, const ModelShape& shape, const LayerWeights& weights,
+                            const LayerBuffers& buffers, const MatrixView& hidden,
+                            const InputObserver& observer) {
+  return LayerRun(stream, shape, weights, buffers, hidden, observer).finish();
 }
 
 }  // namespace spillway

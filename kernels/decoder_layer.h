@@ -9,6 +9,7 @@
 #include "kernels/base/model_shape.h"
 #include "kernels/base/weights.h"
 #include "kernels/ops.h"
+#include "kernels/rank_group.h"
 
 namespace spillway {
 
@@ -45,13 +46,18 @@ struct LayerBuffers {
   std::byte* qkv = nullptr;       // [tokens_max, qkv_width], f32
   std::byte* attended = nullptr;  // [tokens_max, query_width], activation dtype
   std::byte* inner = nullptr;     // [kLayerChunkRows, outputs of mlp_up], activation dtype
+  // Of a rank that shares its layers with others: what these gather, rank by rank, and the inputs
+  // of which each rank has made its part, side by side, activation dtype.
+  std::byte* parts = nullptr;   // [ranks][kLayerChunkRows, the widest part]
+  std::byte* joined = nullptr;  // [kLayerChunkRows, the widest input]
   DType activation = DType::kF32;
+  RankGroup* ranks = nullptr;  // Null: the rank has all of every layer.
 };
 
-// Bytes of the four buffers, each rounded up to 64, in the order above.
+// Bytes of the buffers, each rounded up to 64, in the order above.
 struct LayerBufferSizes {
-  size_t normed, qkv, attended, inner;
-  size_t total() const { return normed + qkv + attended + inner; }
+  size_t normed, qkv, attended, inner, parts, joined;
+  size_t total() const { return normed + qkv + attended + inner + parts + joined; }
 };
 LayerBufferSizes layer_buffer_sizes(const ModelShape& shape, DType activation, int64_t tokens_max);
 LayerBuffers place_layer_buffers(const LayerBufferSizes& sizes, DType activation,
@@ -90,10 +96,13 @@ void begin_decoder_layer(Stream& stream, const ModelShape& shape, const LayerWei
 // hidden and of attended to the front and returns them as a view of hidden. `rows` are ascending.
 MatrixView keep_rows(Stream& stream, const ModelShape& shape, const LayerBuffers& buffers,
                      const MatrixView& hidden, std::span<const int32_t> rows);
-// Runs the rest of the layer, from the attention output projection on.
-void finish_decoder_layer(Stream& stream, const ModelShape& shape, const LayerWeights& weights,
-                          const LayerBuffers& buffers, const MatrixView& hidden,
-                          const InputObserver& observer = {});
+// Runs the rest of the layer, from the attention output projection on. Ranks that share the layer
+// (rank_shape.h) give each other four things: what they have attended, the residual stream with
+// that added to it, the MLP's inner activations, and the residual stream again. Errors are those of
+// RankGroup; a rank alone has none.
+Status finish_decoder_layer(Stream& stream, const ModelShape& shape, const LayerWeights& weights,
+                            const LayerBuffers& buffers, const MatrixView& hidden,
+                            const InputObserver& observer = {});
 
 // Views of the qkv and attended buffers of a micro-batch of `rows` tokens.
 MatrixView qkv_rows(const ModelShape& shape, const LayerBuffers& buffers, int64_t rows);

@@ -46,6 +46,7 @@ struct KvLayout {
   int64_t heads = 0;  // KV heads
   int64_t head_size = 0;
   Format format = Format::kF32;
+  int64_t first_head = 0;  // The model's number of the first: of a rank that has only some
 
   size_t row_bytes() const { return format_row_bytes(format, head_size); }  // One head's
   size_t run_bytes() const { return row_bytes() * static_cast<size_t>(kKvBlockRows); }
@@ -69,7 +70,7 @@ inline Format default_kv_format(Format weights) {
 }
 
 inline KvLayout kv_layout(const ModelShape& shape, Format format) {
-  return {shape.kv_heads, shape.head_size, format};
+  return {shape.kv_heads, shape.head_size, format, shape.rank * shape.kv_heads};
 }
 
 }  // namespace spillway

@@ -89,7 +89,8 @@ struct GateArgs {
 };
 void gate_rows(Stream& stream, const GateArgs& args);
 
-// out = in, in out's format. f32 to f32, bf16 or, on CUDA, f16; same shape.
+// out = in, in out's format: f32 to f32, bf16 or, on CUDA, f16; or a copy, in in's own format. Same
+// shape.
 struct ConvertArgs {
   ConstMatrixView in;
   MatrixView out;

@@ -40,6 +40,10 @@ class RankGroup {
   virtual Status send(Stream& stream, const std::byte* data, size_t bytes, int to) = 0;
   virtual Status receive(Stream& stream, std::byte* data, size_t bytes, int from) = 0;
 
+  // What this rank computes has failed, so that it makes no more calls: those of the others, under
+  // way or still to come, end with kDeviceLost.
+  virtual void leave() = 0;
+
  protected:
   RankGroup(int rank, int size) : rank_(rank), size_(size) {}
 

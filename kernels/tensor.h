@@ -38,6 +38,9 @@ struct MatrixView {
   MatrixView slice_rows(int64_t first, int64_t count) const {
     return {row(first), dtype, count, columns, stride};
   }
+  MatrixView slice_columns(int64_t first, int64_t count) const {
+    return {data + static_cast<size_t>(first) * dtype_bytes(dtype), dtype, rows, count, stride};
+  }
   operator ConstMatrixView() const { return {data, dtype, rows, columns, stride}; }
 };
 

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "kernels/base/checked_math.h"
+#include "kernels/base/rank_shape.h"
 #include "kernels/weight_panels.h"
 #include "offload/convert/family.h"
 #include "offload/convert/fingerprint.h"
@@ -99,6 +100,15 @@ Result<std::shared_ptr<const CheckpointSlabs>> CheckpointSlabs::open(
   if (rounded) format = Format::kBF16;
   ModelFileTable table = plan_model_file(config.shape, format, options.layout(format));
   SPILLWAY_RETURN_IF_ERROR(check_files(directory, checkpoint, map.value(), table, rounded));
+  if (options.ranks > 1) {
+    SPILLWAY_ASSIGN_OR_RETURN(const ModelShape own,
+                              rank_shape(config.shape, options.rank, options.ranks));
+    for (size_t i = 0; i < map->weights.size(); ++i) {
+      map->weights[i] = take_rows(map->weights[i], rank_rows(config.shape, table.tensors[i].spec,
+                                                             options.rank, options.ranks));
+    }
+    table = plan_model_file(own, format, options.layout(format));
+  }
   table.source = source;
   SPILLWAY_ASSIGN_OR_RETURN(table.files, read_tokenizer_files(directory));
   std::shared_ptr<CheckpointSlabs> slabs(

@@ -30,6 +30,7 @@
 #include "offload/io/aligned_bytes.h"
 #include "offload/io/file.h"
 #include "offload/model_file/model_file.h"
+#include "offload/slab_source.h"
 
 namespace spillway {
 
@@ -39,40 +40,25 @@ struct CheckpointSlabsOptions {
   std::function<MatrixLayout(Format)> layout;                // Not empty
   std::function<Status(const ModelShape&)> accepts;          // As in ModelSourceOptions
   std::function<Status(const std::string&)> accepts_source;  // Likewise
+  int64_t rank = 0,
+          ranks = 1;  // Of several ranks (kernels/base/rank_shape.h) the slabs of this one
 };
 
-// One read of a slab: `bytes` bytes of the file from `offset` on, to byte `at` of its memory.
-struct SlabRead {
-  const File* file = nullptr;
-  const File* buffered = nullptr;  // The same, for memory that does not suit direct I/O
-  uint64_t offset = 0, bytes = 0, at = 0;
-};
-
-class CheckpointSlabs {
+class CheckpointSlabs final : public SlabSource {
  public:
   // `directory`: a model directory. Reads headers, no weights. kInvalidArgument: it cannot be
   // streamed as it is; the message says why, and what to do. Blocks.
   static Result<std::shared_ptr<const CheckpointSlabs>> open(const std::string& directory,
                                                              const CheckpointSlabsOptions& options);
 
-  // Of the model, as of a packed file of it; SlabInfo::bytes are those of a slab's memory, its
-  // offset and checksum mean nothing.
-  const ModelFileTable& table() const { return table_; }
+  const ModelFileTable& table() const override { return table_; }
+  const std::string& largest_file() const override;
+  std::vector<SlabRead> reads(uint32_t slab) const override;
 
-  // The largest weight file, for those who measure the disk.
-  const std::string& largest_file() const;
-
-  // The reads that fill a slab's memory, which is kFileAlignment-aligned; they may be done in any
-  // order. Reads of whole sectors are of files that are open for direct I/O where the file system
-  // has that.
-  std::vector<SlabRead> reads(uint32_t slab) const;
-
-  // Puts what was read in order. kCorruption: a file has changed since open(). Takes the time of
-  // copying the slab twice, and a lock.
-  Status arrange(uint32_t slab, std::span<std::byte> memory) const;
-
-  // Reads and arranges a slab. Blocks.
-  Status load(uint32_t slab, std::span<std::byte> memory) const;
+  // kCorruption: a file has changed since open(). Takes the time of copying the slab twice, and a
+  // lock.
+  Status arrange(uint32_t slab, std::span<std::byte> memory) const override;
+  Status load(uint32_t slab, std::span<std::byte> memory) const override;
 
  private:
   // Rows, or numbers of a vector, that lie together in a file, and their place in the slab's

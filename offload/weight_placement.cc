@@ -31,7 +31,7 @@ class Streamed {
 }  // namespace
 
 bool has_group(const LayerRange& layers, const ModelShape& shape, uint32_t group) {
-  if (group == 0) return layers.embeds();
+  if (group == 0) return layers.embeds(shape);
   const int64_t layer = static_cast<int64_t>(group) - 1;
   return layer == shape.layers ? layers.has_head(shape) : layers.contains(layer);
 }

@@ -27,7 +27,7 @@ struct WeightStore::State {
   const MatrixLayout layout;  // Layout of loaded matrices
   bool repacked = false;
   LayerRange layers;
-  std::shared_ptr<const CheckpointSlabs> checkpoint;  // Null: a packed or a scratch file
+  std::shared_ptr<const SlabSource> source;  // Null: slabs lie in a packed or a scratch file
   WeightPlacement placement;
   std::vector<Buffer> buffers;          // One per group of slabs (a layer) and tier
   std::vector<SlabLocation> locations;  // By slab; null: on disk
@@ -172,8 +172,8 @@ Status WeightStore::State::start_stream(const WeightStoreOptions& options, File 
   SPILLWAY_ASSIGN_OR_RETURN(Buffer memory,
                             device.allocate(Memory::kPinned, round_up(wanted, kFileAlignment)));
   MakeSlab make;
-  if (checkpoint) {
-    make = [from = checkpoint.get()](uint32_t slab, std::span<std::byte> bytes) {
+  if (source) {
+    make = [from = source.get()](uint32_t slab, std::span<std::byte> bytes) {
       return from->arrange(slab, bytes);
     };
   }
@@ -318,23 +318,31 @@ Result<std::unique_ptr<WeightStore>> WeightStore::load(Device& device, const Mod
 }
 
 Result<std::unique_ptr<WeightStore>> WeightStore::load(
-    Device& device, const std::shared_ptr<const CheckpointSlabs>& checkpoint,
+    Device& device, const std::shared_ptr<const SlabSource>& source,
     const WeightStoreOptions& options) {
-  const ModelFileTable& table = checkpoint->table();
+  const ModelFileTable& table = source->table();
   auto state = std::make_unique<State>(device, table, device.matrix_layout(table.format));
-  state->checkpoint = checkpoint;
+  state->source = source;
   SPILLWAY_RETURN_IF_ERROR(state->allocate(options));
   const auto load_slab = [&](uint32_t slab, SlabWriter& writer) -> Status {
     SPILLWAY_ASSIGN_OR_RETURN(const std::span<std::byte> memory,
                               writer.begin(state->locations[slab]));
-    SPILLWAY_RETURN_IF_ERROR(checkpoint->load(slab, memory.first(table.slabs[slab].bytes)));
+    SPILLWAY_RETURN_IF_ERROR(source->load(slab, memory.first(table.slabs[slab].bytes)));
     return writer.finish();
   };
   SPILLWAY_RETURN_IF_ERROR(
       for_each_slab(device, table, state->slabs(false), options.progress, load_slab));
+  if (source->verifies()) {
+    const auto verify_slab = [&](uint32_t slab, SlabWriter&) -> Status {
+      AlignedBytes memory;
+      return source->load(slab, memory.reserve(table.slabs[slab].bytes));
+    };
+    SPILLWAY_RETURN_IF_ERROR(
+        for_each_slab(device, table, state->slabs(true), options.progress, verify_slab));
+  }
   std::vector<StreamedSlab> streamed = streamed_slabs(*state);
   for (StreamedSlab& slab : streamed) {
-    for (const SlabRead& read : checkpoint->reads(slab.slab)) {
+    for (const SlabRead& read : source->reads(slab.slab)) {
       slab.reads.push_back({read.file, read.offset, read.bytes, read.at});
     }
   }

@@ -15,10 +15,10 @@
 
 #include "kernels/base/layer_range.h"
 #include "kernels/device.h"
-#include "offload/checkpoint_slabs.h"
 #include "offload/io/transfer.h"
 #include "offload/model_file/model_file.h"
 #include "offload/model_file/slab_loader.h"
+#include "offload/slab_source.h"
 #include "offload/weight_placement.h"
 #include "offload/weight_stream.h"
 #include "offload/weight_views.h"
@@ -46,11 +46,11 @@ class WeightStore {
   static Result<std::unique_ptr<WeightStore>> load(Device& device, const ModelFile& file,
                                                    const WeightStoreOptions& options);
 
-  // Likewise of the safetensors files of a checkpoint, as they lie (checkpoint_slabs.h). There are
-  // no checksums to verify.
-  static Result<std::unique_ptr<WeightStore>> load(
-      Device& device, const std::shared_ptr<const CheckpointSlabs>& checkpoint,
-      const WeightStoreOptions& options);
+  // Likewise of slabs that are parts of files (slab_source.h). Of one that verifies, those on disk
+  // are read once, too; a checkpoint has no checksums to verify.
+  static Result<std::unique_ptr<WeightStore>> load(Device& device,
+                                                   const std::shared_ptr<const SlabSource>& source,
+                                                   const WeightStoreOptions& options);
 
   // Random weights of a true shape, for benchmarks: matrices uniform with deviation 0.02, norms 1,
   // biases 0, from `seed`. Blocks.

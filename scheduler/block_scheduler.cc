@@ -48,24 +48,24 @@ constexpr int64_t kHeldMax = 1024;
 class BlockScheduler final : public Scheduler, private LogitsSink {
  public:
   BlockScheduler(std::unique_ptr<Engine> engine, const SchedulerOptions& options, SweepBound bound,
-                 std::unique_ptr<EarlierStages> earlier)
+                 std::unique_ptr<OtherRanks> others)
       : engine_(std::move(engine)),
-        earlier_(std::move(earlier)),
+        others_(std::move(others)),
         options_(options),
         bound_(std::move(bound)),
-        limits_{.block_sequences = sub_block_sequences(options.block_sequences_max, earlier_.get()),
+        limits_{.block_sequences = sub_block_sequences(options.block_sequences_max, others_.get()),
                 .prefill_tokens = options.prefill_tokens_max,
                 .prefill_target = options.prefill_target,
                 .kv_bytes = engine_->kv().total_bytes(),
                 .positions_per_token = positions_per_token(engine_->shape())},
-        room_(*engine_, options.prefix_cache_bytes, earlier_.get()),
+        room_(*engine_, options.prefix_cache_bytes, others_.get()),
         target_(options.prefill_target, options.prefill_tokens_max),
         needs_(room_.needs()) {
     stats_.kv_bytes_total = static_cast<int64_t>(engine_->kv().total_bytes());
     stats_.prefill_target = target_.tokens();
     stats_.links = engine_->links();
     if (bound_) stats_.bound_seconds = 0;
-    for (int64_t i = 0; i < sub_block_count(options.block_sequences_max, earlier_.get()); ++i) {
+    for (int64_t i = 0; i < sub_block_count(options.block_sequences_max, others_.get()); ++i) {
       sub_blocks_.push_back(
           std::make_unique<SubBlock>(room_, waiting_, limits_, [this] { retire(); }));
     }
@@ -166,7 +166,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     SPILLWAY_RETURN_IF_ERROR(check_request(request, shape()));
     const auto& [rule, positions, budget, chunks, raised] = kv_of(request);
     SPILLWAY_RETURN_IF_ERROR(engine_->kv().check_holds(positions, budget, chunks));
-    return earlier_ == nullptr ? Status() : earlier_->check_holds(positions, budget, chunks);
+    return others_ == nullptr ? Status() : others_->check_holds(positions, budget, chunks);
   }
 
   void loop() {
@@ -422,8 +422,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
       draft_sweep(running(), std::min(engine.draft_rows_max, engine.sweep_tokens_max));
     }
     sub_block.fill_items();
-    if (earlier_ != nullptr)
-      sub_block.start = try_sweep([&] { return earlier_->start(now().items); });
+    if (others_) sub_block.start = try_sweep([&] { return others_->start(now().items); });
     sub_block.under_way = true;
   }
 
@@ -448,7 +447,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
       stopped += sequence->finished() && sequence->ending().reason == FinishReason::kStop ? 1 : 0;
     }
     // Of stages it is not known here how long each has waited.
-    if (status.ok() && options_.corrects_target && earlier_ == nullptr) {
+    if (status.ok() && options_.corrects_target && sub_blocks_.size() == 1) {
       target_.correct(measured(engine_->last_sweep(), sub_block.limited_by_target));
     }
     needs_.count(static_cast<int64_t>(generated_), stopped);
@@ -469,10 +468,11 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
 
   Status run_engine() {
     const std::span<const SweepItem> items = now().items;
-    if (earlier_ == nullptr) return engine_->run(items, *this);
-    SPILLWAY_ASSIGN_OR_RETURN(const EarlierStages::Rows rows, earlier_->finish());
+    if (others_ == nullptr) return engine_->run(items, *this);
+    SPILLWAY_ASSIGN_OR_RETURN(const OtherRanks::Rows rows, others_->finish());
     for (const auto& [item, status] : rows.failures) on_failure(item, status);
-    return engine_->run(items, *this, {.in = rows.hidden, .out = {}});
+    const StageRows with{.in = rows.hidden, .out = {}, .others = rows.others};
+    return others_->settle(try_sweep([&] { return engine_->run(items, *this, with); }));
   }
 
   void on_logits(size_t item, int64_t token, std::span<float> logits) override {
@@ -524,7 +524,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   void retire(WaitingQueue::Sequences waiting = {}) {
     const Block::Ended ended = block().find_ended();
     const auto settle = [&](const std::unique_ptr<Sequence>& sequence) {
-      const Finish& finish = sequence->sum_up(engine_->kv(), steady_seconds(), earlier_.get());
+      const Finish& finish = sequence->sum_up(engine_->kv(), steady_seconds(), others_.get());
       count_ended(finish, sequence->queue_class());
       room_.release(*sequence);
     };
@@ -546,7 +546,7 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
   }
 
   std::unique_ptr<Engine> engine_;
-  const std::unique_ptr<EarlierStages> earlier_;  // Null: the engine has all layers
+  const std::unique_ptr<OtherRanks> others_;  // Null: the engine has the whole model
   const SchedulerOptions options_;
   const SweepBound bound_;    // May be empty
   const SweepLimits limits_;  // Its target is the planned one.
@@ -592,9 +592,9 @@ int64_t sweep_tokens_max(const ModelShape& shape, const SchedulerOptions& option
 
 std::unique_ptr<Scheduler> start_scheduler(std::unique_ptr<Engine> engine,
                                            const SchedulerOptions& options, SweepBound bound,
-                                           std::unique_ptr<EarlierStages> earlier) {
+                                           std::unique_ptr<OtherRanks> others) {
   return std::make_unique<BlockScheduler>(std::move(engine), options, std::move(bound),
-                                          std::move(earlier));
+                                          std::move(others));
 }
 
 }  // namespace spillway

@@ -14,7 +14,7 @@
 
 #include "scheduler/engine/engine.h"
 #include "scheduler/scheduler.h"
-#include "scheduler/stages/earlier_stages.h"
+#include "scheduler/stages/other_ranks.h"
 #include "scheduler/sweep_count.h"
 
 namespace spillway {
@@ -41,11 +41,11 @@ struct SchedulerOptions {
 // Most tokens of one sweep with these options, for EngineOptions::sweep_tokens_max.
 int64_t sweep_tokens_max(const ModelShape& shape, const SchedulerOptions& options);
 
-// Starts the engine thread. `bound`: for the statistics. `earlier`: the stages before the engine's
-// layers, if it has not all. REQUIRES: the engine was opened for sweep_tokens_max(), and with
-// earlier stages nothing is shared or set aside.
+// Starts the engine thread. `bound`: for the statistics. `others`: the ranks that hold the model
+// with the engine's, if it has not all. REQUIRES: the engine was opened for sweep_tokens_max(), and
+// with other ranks nothing is shared or set aside.
 std::unique_ptr<Scheduler> start_scheduler(std::unique_ptr<Engine> engine,
                                            const SchedulerOptions& options, SweepBound bound = {},
-                                           std::unique_ptr<EarlierStages> earlier = {});
+                                           std::unique_ptr<OtherRanks> others = {});
 
 }  // namespace spillway

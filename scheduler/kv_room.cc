@@ -35,15 +35,15 @@ bool much_longer(int64_t blocks, int64_t than) {
 
 }  // namespace
 
-KvRoom::KvRoom(Engine& engine, uint64_t prefix_bytes, EarlierStages* earlier)
+KvRoom::KvRoom(Engine& engine, uint64_t prefix_bytes, OtherRanks* others)
     : engine_(engine),
-      earlier_(earlier),
+      others_(others),
       needs_(engine.kv(),
              engine.kv().aside_bytes() > 0 && engine.shape().layers_with_window() == 0),
       prefix_bytes_max_(prefix_bytes_max(engine, prefix_bytes)),
       prefixes_(engine.kv()),
       whole_(engine.kv()) {
-  SPILLWAY_CHECK(earlier == nullptr || (prefix_bytes == 0 && !needs_.grow()));
+  SPILLWAY_CHECK(others == nullptr || (prefix_bytes == 0 && !needs_.grow()));
 }
 
 uint64_t KvRoom::promised_max() const {
@@ -135,10 +135,10 @@ Result<std::unique_ptr<KvSequence>> KvRoom::reserve(const SequenceKv& promise, i
                                                     std::span<const KvPages* const> beginning) {
   auto kv = engine_.reserve(promise.positions, promise.budget, promise.chunks, rows_now, beginning,
                             vacant());
-  if (!kv.ok() || earlier_ == nullptr) return kv;
+  if (!kv.ok() || others_ == nullptr) return kv;
   Status there;
   try {
-    there = earlier_->reserve(kv->get(), promise.positions, promise.budget, promise.chunks);
+    there = others_->reserve(kv->get(), promise.positions, promise.budget, promise.chunks);
   } catch (...) {
     engine_.release(std::move(kv).value());
     throw;
@@ -264,7 +264,7 @@ void KvRoom::end_sweep(Sequence& sequence) {
 
 void KvRoom::release(Sequence& sequence) {
   if (sequence.kv() != nullptr) {
-    if (earlier_ != nullptr) earlier_->release(sequence.kv());
+    if (others_ != nullptr) others_->release(sequence.kv());
     engine_.release(sequence.take_kv());
   }
   sequence.prefix().reset();

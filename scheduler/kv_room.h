@@ -18,17 +18,17 @@
 #include "scheduler/prefix_cache.h"
 #include "scheduler/seen_beginnings.h"
 #include "scheduler/sequence.h"
-#include "scheduler/stages/earlier_stages.h"
+#include "scheduler/stages/other_ranks.h"
 #include "scheduler/whole_beginnings.h"
 
 namespace spillway {
 
 class KvRoom {
  public:
-  // `prefix_bytes`: the most that beginnings of prompts take; 0: none is shared. `earlier`: the
-  // stages before the engine's, whose caches hold the same sequences, or null. Both must outlive
-  // the object. REQUIRES: with earlier stages nothing is shared or set aside.
-  KvRoom(Engine& engine, uint64_t prefix_bytes, EarlierStages* earlier = nullptr);
+  // `prefix_bytes`: the most that beginnings of prompts take; 0: none is shared. `others`: the
+  // other ranks, whose caches hold the same sequences, or null. Both must outlive the object.
+  // REQUIRES: with other ranks nothing is shared or set aside.
+  KvRoom(Engine& engine, uint64_t prefix_bytes, OtherRanks* others = nullptr);
 
   // Whether requests may share beginnings at all: not in models with sliding windows, and not where
   // the CPU attends to a part of a GPU's cache.
@@ -104,7 +104,7 @@ class KvRoom {
   bool evict() { return prefixes_.evict() || whole_.evict(); }
 
   Engine& engine_;
-  EarlierStages* const earlier_;
+  OtherRanks* const others_;
   KvNeeds needs_;
   const uint64_t prefix_bytes_max_;
   PrefixCache prefixes_;

@@ -206,7 +206,7 @@ void Sequence::tell_progress() const {
   }
 }
 
-KvUsage Sequence::kv_usage(const KvCache& cache, const EarlierStages* earlier) const {
+KvUsage Sequence::kv_usage(const KvCache& cache, const OtherRanks* others) const {
   if (kv_ == nullptr) return {};
   KvUsage usage;
   usage.rule = kv_promise_.rule;
@@ -216,7 +216,7 @@ KvUsage Sequence::kv_usage(const KvCache& cache, const EarlierStages* earlier) c
   const auto bytes = [&](const KvBudget& budget, const KvChunks& chunks) {
     const int64_t rows = kv_promise_.positions;
     return cache.sequence_bytes(rows, budget, chunks) +
-           (earlier == nullptr ? 0 : earlier->sequence_bytes(rows, budget, chunks));
+           (others == nullptr ? 0 : others->sequence_bytes(rows, budget, chunks));
   };
   const uint64_t full = bytes({}, {});
   const uint64_t taken = bytes(kv_promise_.budget, kv_promise_.chunks);
@@ -225,14 +225,14 @@ KvUsage Sequence::kv_usage(const KvCache& cache, const EarlierStages* earlier) c
   return usage;
 }
 
-const Finish& Sequence::sum_up(const KvCache& cache, double now, const EarlierStages* earlier) {
+const Finish& Sequence::sum_up(const KvCache& cache, double now, const OtherRanks* others) {
   SPILLWAY_CHECK(finished());
   Usage& usage = finish_->usage;
   usage.prompt_tokens = prompt_tokens();
   usage.cached_tokens = found_cached_;
   usage.generated_tokens = generated_;
   usage.max_tokens = request_.max_tokens;
-  usage.kv = kv_usage(cache, earlier);
+  usage.kv = kv_usage(cache, others);
   usage.queue_seconds = (admitted() ? admitted_ : now) - submitted_;
   if (admitted()) usage.prefill_seconds = (first_token_ > 0 ? first_token_ : now) - admitted_;
   if (first_token_ > 0) usage.decode_seconds = last_token_time_ - first_token_;

@@ -14,7 +14,7 @@
 #include "scheduler/prefix_cache.h"
 #include "scheduler/request.h"
 #include "scheduler/sampler.h"
-#include "scheduler/stages/earlier_stages.h"
+#include "scheduler/stages/other_ranks.h"
 #include "scheduler/whole_beginnings.h"
 
 namespace spillway {
@@ -132,9 +132,9 @@ class Sequence {
   void fail(Status status);
   bool finished() const { return finish_.has_value(); }
 
-  // Computes the usage, in the cache and those of earlier stages, before it is released. REQUIRES:
+  // Computes the usage, in the cache and those of other ranks, before it is released. REQUIRES:
   // finished().
-  const Finish& sum_up(const KvCache& cache, double now, const EarlierStages* earlier = nullptr);
+  const Finish& sum_up(const KvCache& cache, double now, const OtherRanks* others = nullptr);
 
   // The argument of the sink's on_finish(), once. REQUIRES: summed up.
   const Finish& ending() const { return *finish_; }
@@ -148,7 +148,7 @@ class Sequence {
   void tell_progress() const;
   void take_token(int32_t token, const TokenLogprobs* logprobs, double now);
   bool is_stop(int32_t token) const;
-  KvUsage kv_usage(const KvCache& cache, const EarlierStages* earlier) const;
+  KvUsage kv_usage(const KvCache& cache, const OtherRanks* others) const;
 
   RequestId id_;
   Request request_;

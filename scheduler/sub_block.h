@@ -11,7 +11,7 @@
 
 #include "scheduler/block.h"
 #include "scheduler/engine/sweep.h"
-#include "scheduler/stages/earlier_stages.h"
+#include "scheduler/stages/other_ranks.h"
 
 namespace spillway {
 
@@ -53,13 +53,13 @@ struct SubBlock {
 };
 
 // A sub-block has a sequence at least.
-inline int64_t sub_block_count(int64_t block, const EarlierStages* earlier) {
-  return earlier == nullptr ? 1 : std::min(block, earlier->stages());
+inline int64_t sub_block_count(int64_t block, const OtherRanks* others) {
+  return others == nullptr ? 1 : std::min(block, others->sweeps_at_once());
 }
 
 // Most sequences of one of the sub-blocks of a block.
-inline int64_t sub_block_sequences(int64_t block, const EarlierStages* earlier) {
-  return block / sub_block_count(block, earlier);
+inline int64_t sub_block_sequences(int64_t block, const OtherRanks* others) {
+  return block / sub_block_count(block, others);
 }
 
 }  // namespace spillway

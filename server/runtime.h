@@ -32,7 +32,9 @@ struct RuntimeOptions {
   bool timeline = false;        // Runtime::timeline() is there
   bool start_scheduler = true;  // Else the caller drives engine() itself
   // Makes the stages before the engine's layers, once these are loaded. May be empty.
-  std::function<Result<std::unique_ptr<EarlierStages>>()> earlier;
+  std::function<Result<std::unique_ptr<OtherRanks>>()> others;
+  // EngineOptions::ranks, where the flags name several. The runtime keeps it.
+  std::shared_ptr<RankGroup> ranks;
   // EngineOptions::observe; only on a CPU. May be empty.
   decltype(EngineOptions::observe) observe;
   // As in ModelSourceOptions: called before a model directory is packed. May be empty.

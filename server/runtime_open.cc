@@ -11,6 +11,7 @@
 #include "scheduler/planning/machine.h"
 #include "scheduler/planning/make_plan.h"
 #include "scheduler/planning/memory_budget.h"
+#include "server/ranked_runtime.h"
 #include "server/runtime_state.h"
 
 namespace spillway {
@@ -94,6 +95,7 @@ class Opener {
     engine_.log = options_.log;
     engine_.trace = state_.opened.trace.get();
     engine_.observe = options_.observe;
+    engine_.ranks = options_.ranks.get();
     SPILLWAY_RETURN_IF_ERROR(open_disk());
     const double start = steady_seconds();
     SPILLWAY_RETURN_IF_ERROR(load());
@@ -175,13 +177,12 @@ class Opener {
     options.transfers = state_.transfers.get();
     options.progress =
         LoadPrinter(options_, model_.dummy() ? "Making weights:" : "Loading weights:");
-    if (model_.file) {
+    if (model_.slabs) {
+      if (plan.weights.disk > 0) plan.weights_files = {model_.slabs->largest_file()};
+      SPILLWAY_ASSIGN_OR_RETURN(state_.weights, WeightStore::load(device(), model_.slabs, options));
+    } else if (model_.file) {
       if (plan.weights.disk > 0) plan.weights_files = {model_.file->path()};
       SPILLWAY_ASSIGN_OR_RETURN(state_.weights, WeightStore::load(device(), *model_.file, options));
-    } else if (model_.checkpoint) {
-      if (plan.weights.disk > 0) plan.weights_files = {model_.checkpoint->largest_file()};
-      SPILLWAY_ASSIGN_OR_RETURN(state_.weights,
-                                WeightStore::load(device(), model_.checkpoint, options));
     } else {
       say("Making random weights of " + plan.shape.name + " in " +
           std::string(format_name(plan.format)));
@@ -218,13 +219,13 @@ class Opener {
     if (const Tokenizer* tokenizer = state_.opened.tokenizer.get()) {
       scheduling.sampling_vocabulary = static_cast<int64_t>(tokenizer->vocabulary());
     }
-    std::unique_ptr<EarlierStages> earlier;
-    if (options_.earlier) {
-      SPILLWAY_ASSIGN_OR_RETURN(earlier, options_.earlier());
+    std::unique_ptr<OtherRanks> others;
+    if (options_.others) {
+      SPILLWAY_ASSIGN_OR_RETURN(others, options_.others());
     }
     state_.scheduler =
         start_scheduler(std::move(state_.engine), scheduling,
-                        options_.bound ? options_.bound(plan) : SweepBound(), std::move(earlier));
+                        options_.bound ? options_.bound(plan) : SweepBound(), std::move(others));
     return {};
   }
 
@@ -338,6 +339,7 @@ Result<std::unique_ptr<Runtime>> open_runtime(OpenedModel opened, Plan plan,
   auto state = std::make_unique<Runtime::State>();
   state->opened = std::move(opened);
   state->plan = std::move(plan);
+  state->ranks = options.ranks;
   SPILLWAY_RETURN_IF_ERROR(Opener(options, *state).open());
   // The weight store has a table and a file of its own; this one holds the tokenizer's files, too.
   state->opened.model.file.reset();
@@ -352,6 +354,7 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& model, const E
     return invalid_argument("--stages is for serve, batch and bench; leave it out here");
   }
   say_least_room(flags.disk_dirs, options);
+  if (flags.rank_count() > 1) return open_ranks(model, flags, options, planner);
   std::optional<FileId> damaged;
   while (true) {
     SPILLWAY_ASSIGN_OR_RETURN(OpenedModel opened, open_model(model, flags, options, damaged));

@@ -16,6 +16,7 @@ namespace spillway {
 
 struct Runtime::State {
   OpenedModel opened;
+  std::shared_ptr<RankGroup> ranks;  // Null: one rank
   std::unique_ptr<Device> host;  // The CPU, where it runs attention beside the device; else null
   std::unique_ptr<Io> io;        // Io and transfers are null while nothing lives on disk.
   std::unique_ptr<TransferQueue> transfers;

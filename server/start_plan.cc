@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/base/units.h"
+#include "policy/rank_hardware.h"
 #include "scheduler/planning/hardware_cache.h"
 #include "scheduler/planning/machine.h"
 #include "scheduler/planning/plan_cost.h"
@@ -60,7 +61,11 @@ class StartPlanner {
   Result<Plan> plan(const OpenedModel& opened) {
     cut_to(opened.model.shape(), &workload_);
     profile_ = current_profile(*opened.device, scratch_directories(flags_.disk_dirs));
-    const PlanMachine machine = machine_of(opened, profile());
+    if (profile() != nullptr && opened.flags.ranks > 1) {
+      profile_ = std::optional(rank_hardware(*profile(), opened.flags.ranks));
+    }
+    PlanMachine machine = machine_of(opened, profile());
+    machine.disk_free_bytes /= static_cast<uint64_t>(opened.flags.ranks);
     const bool quantized = is_quantized(opened.model.table->format) && profile() != nullptr;
     if (quantized && profile()->compute.in_int8 != opened.device->in_int8(Format::kQ4)) {
       say("warning: this machine's hardware profile was measured when quantised weights were "
@@ -72,7 +77,7 @@ class StartPlanner {
     } else if (unreadable() && machine.device.discrete() && flags_.attention == "auto") {
       warn_of_profile("attention runs on the device");
     }
-    return make_plan(opened.model, machine, flags_, options_.wishes);
+    return make_plan(opened.model, machine, opened.flags, options_.wishes);
   }
 
   // The prediction for a plan of this planner's; none without a profile.
@@ -121,7 +126,7 @@ class StartPlanner {
       return std::nullopt;
     }
     PlanQuestion asked;
-    asked.flags = flags_;
+    asked.flags = opened.flags;
     asked.workload = workload_;
     asked.wishes = options_.wishes;
     asked.lengths_known = options_.wishes.prompt_tokens > 0;

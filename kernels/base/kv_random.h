@@ -9,9 +9,11 @@ namespace spillway {
 
 class KvDraw {
  public:
-  // The part of the hash that all KV heads of a sequence's layer share.
-  static constexpr uint64_t key_of(uint64_t seed, int64_t layer) {
-    return mixed(mixed(seed) + static_cast<uint64_t>(layer));
+  // The part of the hash that all KV heads of a sequence's layer share. `first_head`: the number in
+  // the model of what the constructor calls KV head 0.
+  static constexpr uint64_t key_of(uint64_t seed, int64_t layer, int64_t first_head = 0) {
+    return mixed(mixed(seed) + static_cast<uint64_t>(layer)) +
+           kGolden * static_cast<uint64_t>(first_head);
   }
 
   constexpr KvDraw() = default;

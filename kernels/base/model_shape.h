@@ -86,6 +86,11 @@ struct ModelShape {
   float residual_scale = 1.0f;   // Of what a sublayer adds to the residual stream.
   float logits_scale = 1.0f;
 
+  // Of one of several ranks that share every layer (rank_shape.h): heads, kv_heads and mlp are its
+  // own, and hidden is the whole residual stream, which every rank has.
+  int64_t ranks = 1;
+  int64_t rank = 0;
+
   int32_t bos_token = -1;  // -1: none.
   int32_t pad_token = -1;
   std::vector<int32_t> eos_tokens;

@@ -57,10 +57,11 @@ class Lister {
       add(WeightRole::kKeyNormWeight, WeightKind::kVector, 1, s.head_size);
     }
     linear(WeightRole::kAttentionOutWeight, WeightRole::kAttentionOutBias, s.attention_out_bias,
-           s.hidden, s.query_width());
+           s.hidden / s.ranks, s.query_width() * s.ranks);
     norm(WeightRole::kMlpNormWeight, WeightRole::kMlpNormBias);
     linear(WeightRole::kMlpUpWeight, WeightRole::kMlpUpBias, s.mlp_bias, up_rows, s.hidden);
-    linear(WeightRole::kMlpDownWeight, WeightRole::kMlpDownBias, s.mlp_bias, s.hidden, s.mlp);
+    linear(WeightRole::kMlpDownWeight, WeightRole::kMlpDownBias, s.mlp_bias, s.hidden / s.ranks,
+           s.mlp * s.ranks);
   }
 
   void list_head() {

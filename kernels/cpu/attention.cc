@@ -39,7 +39,7 @@ HeadView head_view(const AttentionArgs& args, const AttentionItem& item, int64_t
   view.out_dtype = args.out.dtype;
   view.out_stride = args.out.stride;
   if (item.budget.random()) {
-    view.draw = KvDraw(KvDraw::key_of(item.budget.seed, item.layer), kv_head);
+    view.draw = KvDraw(KvDraw::key_of(item.budget.seed, item.layer, kv.first_head), kv_head);
   }
   return view;
 }

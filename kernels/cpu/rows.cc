@@ -128,7 +128,7 @@ void run(CpuContext& context, const NormArgs& args) {
 
 void run(CpuContext& context, const ConvertArgs& args) {
   for_rows(context, args.in.rows, [&](int64_t row) {
-    convert_elements(DType::kF32, args.in.row(row), args.out.dtype, args.out.row(row),
+    convert_elements(args.in.dtype, args.in.row(row), args.out.dtype, args.out.row(row),
                      static_cast<size_t>(args.in.columns));
   });
 }

@@ -91,7 +91,8 @@ void for_parts(CudaContext& context, AttentionOnDevice& a, std::span<const Queue
   }
 }
 
-QueuedItem on_device(const AttentionItem& item) {
+// `first_head`: KvLayout::first_head, for budgets that draw numbers.
+QueuedItem on_device(const AttentionItem& item, int64_t first_head = 0) {
   const KvBudget& budget = item.budget;
   const auto narrow = [](int64_t number) { return static_cast<int32_t>(number); };
   ItemOnDevice one{};
@@ -111,7 +112,7 @@ QueuedItem on_device(const AttentionItem& item) {
   one.snaps = budget.scored() && budget.snaps();
   one.highest = budget.score == KvScore::kSnapMax;
   one.scored_from = item.is_step() ? 0 : narrow(budget.scored_from(item.prompt_tokens()));
-  one.draw_key = one.random ? KvDraw::key_of(budget.seed, item.layer) : 0;
+  one.draw_key = one.random ? KvDraw::key_of(budget.seed, item.layer, first_head) : 0;
   one.kv = item.kv;
   one.state = item.state;
   QueuedItem queued;
@@ -193,7 +194,7 @@ void attend_prompts(CudaContext& context, const AttentionArgs& args,
   bool snaps = false;   // Some prompt's scores are snap's.
   bool moved = false;   // Some prompt's rows move in the cache.
   for (const AttentionItem* item : prompts) {
-    QueuedItem queued = on_device(*item);
+    QueuedItem queued = on_device(*item, args.kv.first_head);
     ItemOnDevice& one = queued.one;
     const PromptScratch own = scratch_of(args, *item);
     if (item->behind_beginning()) {
@@ -254,7 +255,7 @@ void attention_within(CudaContext& context, const AttentionArgs& args, int64_t s
   for (const AttentionItem& item : args.items) {
     if (item.is_step()) {
       if (item.tokens == 1) {
-        steps.push_back(on_device(item));
+        steps.push_back(on_device(item, args.kv.first_head));
       } else {
         add_draft(item, &drafts, &steps);
         draft_max = std::max(draft_max, item.tokens);

@@ -4,7 +4,10 @@
 
 #if __has_include(<nccl.h>)
 
+#include <atomic>
 #include <cstring>
+#include <memory>
+#include <mutex>
 #include <set>
 #include <utility>
 
@@ -23,17 +26,38 @@ Status nccl_status(const NcclApi& api, ncclResult_t result, const std::string& w
           what + ": NCCL: " + api.error_string(result)};
 }
 
+// The communicators of this process, so that one rank's leaving frees the others' streams, which
+// would wait for it for ever: NCCL aborts a communicator on its own rank alone.
+struct Communicators {
+  std::atomic<int> left{-1};  // The first rank that left
+  std::mutex mutex;
+  std::vector<ncclComm_t> comms;  // By rank; null: ended
+};
+
 class NcclRank final : public RankGroup {
  public:
-  NcclRank(const NcclApi& api, ncclComm_t comm, int rank, int size)
-      : RankGroup(rank, size), api_(api), comm_(comm) {}
+  // `all`: with this rank's communicator; `index`: its place there.
+  NcclRank(const NcclApi& api, std::shared_ptr<Communicators> all, size_t index, int rank, int size)
+      : RankGroup(rank, size),
+        api_(api),
+        all_(std::move(all)),
+        index_(index),
+        comm_(all_->comms[index]) {}
   ~NcclRank() override {
     // Destroying waits for what is queued, which after an error may never end.
-    if (broken_.ok()) {
+    if (broken_.ok() && all_->left < 0) {
       api_.destroy(comm_);
+      const std::lock_guard lock(all_->mutex);
+      all_->comms[index_] = nullptr;
     } else {
-      api_.abort(comm_);
+      abort_all();
     }
+  }
+
+  void leave() override {
+    int none = -1;
+    all_->left.compare_exchange_strong(none, rank());
+    abort_all();
   }
 
   Status all_gather(Stream& stream, const std::byte* from, std::byte* to, size_t bytes) override {
@@ -64,6 +88,13 @@ class NcclRank final : public RankGroup {
   }
 
  private:
+  void abort_all() {
+    const std::lock_guard lock(all_->mutex);
+    for (ncclComm_t& comm : all_->comms) {
+      if (comm != nullptr) api_.abort(std::exchange(comm, nullptr));
+    }
+  }
+
   Status check_rank(int rank) const {
     if (rank >= 0 && rank < size()) return {};
     return invalid_argument("there is no rank " + std::to_string(rank) + " of " +
@@ -77,6 +108,9 @@ class NcclRank final : public RankGroup {
 
   template <class Queue>
   Status call(Stream& stream, const char* what, size_t bytes, const Queue& queue) {
+    if (const int left = all_->left; left >= 0 && broken_.ok()) {
+      broken_ = Status(Code::kDeviceLost, "rank " + std::to_string(left) + " is gone");
+    }
     SPILLWAY_RETURN_IF_ERROR(broken_);
     SPILLWAY_CHECK(stream.kind() == DeviceKind::kCuda);
     auto* const context = static_cast<CudaContext*>(stream.native());
@@ -97,6 +131,8 @@ class NcclRank final : public RankGroup {
   }
 
   const NcclApi& api_;
+  const std::shared_ptr<Communicators> all_;
+  const size_t index_;
   const ncclComm_t comm_;
   Status broken_;
 };
@@ -110,13 +146,15 @@ Result<std::vector<std::unique_ptr<RankGroup>>> gpu_ranks(std::span<const int> g
     return invalid_argument("a GPU is named twice; each can be one rank");
   }
   SPILLWAY_ASSIGN_OR_RETURN(const cuda::NcclApi* const api, cuda::nccl_api());
-  std::vector<ncclComm_t> comms(gpus.size());
+  const auto all = std::make_shared<cuda::Communicators>();
+  std::vector<ncclComm_t>& comms = all->comms;
+  comms.resize(gpus.size());
   SPILLWAY_RETURN_IF_ERROR(cuda::nccl_status(
       *api, api->init_all(comms.data(), static_cast<int>(gpus.size()), gpus.data()),
       "joining " + std::to_string(gpus.size()) + " GPUs"));
   std::vector<std::unique_ptr<RankGroup>> ranks;
   for (size_t rank = 0; rank < comms.size(); ++rank) {
-    ranks.push_back(std::make_unique<cuda::NcclRank>(*api, comms[rank], static_cast<int>(rank),
+    ranks.push_back(std::make_unique<cuda::NcclRank>(*api, all, rank, static_cast<int>(rank),
                                                      static_cast<int>(comms.size())));
   }
   return ranks;
@@ -135,8 +173,10 @@ Result<std::unique_ptr<RankGroup>> gpu_rank(RankGroup& processes, Stream& host, 
   ncclComm_t comm = nullptr;
   SPILLWAY_RETURN_IF_ERROR(
       cuda::nccl_status(*api, api->init_rank(&comm, processes.size(), id, processes.rank()), what));
+  const auto own = std::make_shared<cuda::Communicators>();
+  own->comms = {comm};
   return std::unique_ptr<RankGroup>(
-      std::make_unique<cuda::NcclRank>(*api, comm, processes.rank(), processes.size()));
+      std::make_unique<cuda::NcclRank>(*api, own, 0, processes.rank(), processes.size()));
 }
 
 }  // namespace spillway

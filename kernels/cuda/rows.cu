@@ -93,6 +93,13 @@ __global__ void convert_kernel(const float* in, int64_t in_stride, int64_t colum
   for (int64_t i = threadIdx.x; i < columns; i += blockDim.x) to[i] = narrow<T>(x[i]);
 }
 
+__global__ void copy_halves_kernel(const uint16_t* in, int64_t in_stride, int64_t columns,
+                                   uint16_t* out, int64_t out_stride) {
+  const uint16_t* x = in + blockIdx.x * in_stride;
+  uint16_t* to = out + blockIdx.x * out_stride;
+  for (int64_t i = threadIdx.x; i < columns; i += blockDim.x) to[i] = x[i];
+}
+
 unsigned count_of(int64_t rows) {
   SPILLWAY_CHECK(rows >= 0 && rows < (int64_t{1} << 31));
   return static_cast<unsigned>(rows);
@@ -158,6 +165,13 @@ void run(CudaContext& context, const NormArgs& args) {
 void run(CudaContext& context, const ConvertArgs& args) {
   if (args.in.rows == 0 || !context.ready()) return;
   const Grid grid{dim3(count_of(args.in.rows)), dim3(kThreads)};
+  if (args.in.dtype != DType::kF32) {
+    launch(context.stream(), grid, copy_halves_kernel,
+           reinterpret_cast<const uint16_t*>(args.in.data), args.in.stride, args.in.columns,
+           reinterpret_cast<uint16_t*>(args.out.data), args.out.stride);
+    context.check_launch("convert");
+    return;
+  }
   const auto run = [&](auto kernel) {
     launch(context.stream(), grid, kernel, f32(args.in), args.in.stride, args.in.columns,
            static_cast<void*>(args.out.data), args.out.stride);

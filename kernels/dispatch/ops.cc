@@ -126,7 +126,8 @@ void gate_rows(Stream& stream, const GateArgs& args) {
 }
 
 void convert_rows(Stream& stream, const ConvertArgs& args) {
-  SPILLWAY_CHECK(args.in.dtype == DType::kF32 && activation_format(stream, args.out.dtype));
+  SPILLWAY_CHECK(args.in.dtype == DType::kF32 || args.in.dtype == args.out.dtype);
+  SPILLWAY_CHECK(activation_format(stream, args.out.dtype));
   SPILLWAY_CHECK(args.in.rows == args.out.rows && args.in.columns == args.out.columns);
   dispatch(stream, "convert", args.in.rows, args);
 }

@@ -97,6 +97,13 @@ class MpiRank final : public RankGroup {
     return stage.write(data, bytes);
   }
 
+  // The others learn of it when this group ends, which aborts the job.
+  void leave() override {
+    if (broken_.ok()) {
+      broken_ = Status(Code::kDeviceLost, "rank " + std::to_string(rank()) + " has left");
+    }
+  }
+
  private:
   Status check(size_t bytes, int peer) const {
     SPILLWAY_RETURN_IF_ERROR(broken_);

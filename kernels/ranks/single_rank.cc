@@ -20,6 +20,7 @@ class SingleRank final : public RankGroup {
   Status receive(Stream&, std::byte*, size_t, int from) override {
     return nobody("receive from", from);
   }
+  void leave() override {}
 
  private:
   static Status nobody(const char* what, int rank) {

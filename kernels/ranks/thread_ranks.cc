@@ -191,6 +191,7 @@ class ThreadRank final : public RankGroup {
   Status receive(Stream& stream, std::byte* data, size_t bytes, int from) override {
     return call(stream, {Kind::kReceive, nullptr, data, bytes, from});
   }
+  void leave() override { meeting_->leave(rank()); }
 
  private:
   Status call(Stream& stream, const Call& call) {

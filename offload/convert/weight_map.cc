@@ -144,6 +144,26 @@ Result<WeightMap> map_weights(const Family& family, const ModelShape& shape,
   return Mapper(family, shape, checkpoint).map();
 }
 
+MappedWeight take_rows(const MappedWeight& weight, std::span<const RowSpan> rows) {
+  MappedWeight taken = weight;
+  taken.parts.clear();
+  for (const RowSpan& span : rows) {
+    int64_t skip = span.first, left = span.count;
+    for (const MappedPart& part : weight.parts) {
+      if (skip >= part.rows) {
+        skip -= part.rows;
+        continue;
+      }
+      const int64_t some = std::min(left, part.rows - skip);
+      if (some > 0) taken.parts.push_back({part.tensor, part.first_row + skip, some});
+      left -= some;
+      skip = 0;
+    }
+    SPILLWAY_CHECK(left == 0);
+  }
+  return taken;
+}
+
 NaturalFormats natural_formats(const ModelShape& shape, const WeightMap& map) {
   const std::vector<WeightSpec> specs = weight_specs(shape);
   const auto blocks = [&](size_t i) {

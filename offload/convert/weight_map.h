@@ -4,10 +4,12 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "kernels/base/format.h"
 #include "kernels/base/model_shape.h"
+#include "kernels/base/rank_shape.h"
 #include "kernels/base/status.h"
 #include "kernels/base/weights.h"
 #include "offload/convert/checkpoint.h"
@@ -47,6 +49,9 @@ struct WeightMap {
 // that no weight may have.
 Result<WeightMap> map_weights(const Family& family, const ModelShape& shape,
                               const Checkpoint& checkpoint);
+
+// Some rows of a weight, in the order of `rows`; of a vector, some numbers. REQUIRES: it has them.
+MappedWeight take_rows(const MappedWeight& weight, std::span<const RowSpan> rows);
 
 // The formats of a packed file that keeps every number of the checkpoint.
 //

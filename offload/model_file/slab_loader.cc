@@ -32,8 +32,8 @@ void repack_slab(const TensorInfo& tensor, uint32_t slab, MatrixLayout layout,
   pack_rows(layout, tensor.format, type, plain.data(), rows, tensor.spec.columns, to.data());
 }
 
-// Reads a slab past the page cache; on an error it is read once more by ModelFile::read_slab(),
-// whose errors name file, slab and bytes.
+}  // namespace
+
 Status read_verified(const ModelFile& file, const File& direct, uint32_t slab,
                      std::span<std::byte> target) {
   const ModelFileTable& table = file.table();
@@ -43,8 +43,6 @@ Status read_verified(const ModelFile& file, const File& direct, uint32_t slab,
   }
   return file.read_slab(slab, target);
 }
-
-}  // namespace
 
 Result<std::span<std::byte>> SlabWriter::begin(const SlabLocation& location) {
   location_ = location;

@@ -55,6 +55,12 @@ Status load_slabs(Device& device, const ModelFile& file, const File& direct,
                   const std::vector<uint32_t>& which, const std::vector<SlabLocation>& locations,
                   MatrixLayout layout, const LoadProgress& progress, bool* repacked);
 
+// Reads a slab past the page cache, where `direct` is open, and verifies it; on an error it is read
+// once more by ModelFile::read_slab(), whose errors name file, slab and bytes. `target`: aligned to
+// kFileAlignment.
+Status read_verified(const ModelFile& file, const File& direct, uint32_t slab,
+                     std::span<std::byte> target);
+
 // The tensor that a slab belongs to; null for slabs of vectors.
 const TensorInfo* matrix_tensor_of(const ModelFileTable& table, uint32_t slab);
 

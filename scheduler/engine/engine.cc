@@ -7,54 +7,11 @@
 #include "kernels/base/check.h"
 #include "kernels/base/checked_math.h"
 #include "kernels/base/clock.h"
+#include "scheduler/engine/engine_sizes.h"
 
 namespace spillway {
 
 namespace {
-
-// A micro-batch is closed before it exceeds its limit, unless one prompt or chunk alone does.
-int64_t batch_rows_max(const ModelShape& shape, const EngineOptions& options) {
-  return std::min(options.sweep_tokens_max, std::max(options.micro_batch_tokens, shape.positions));
-}
-
-// Decode steps of one micro-batch: one row each, and those of drafts.
-int64_t host_rows_max(const EngineOptions& options) {
-  const int64_t rows = std::min(options.sweep_tokens_max, options.micro_batch_tokens);
-  if (options.micro_batch_sequences == 0) return rows;
-  return std::min(rows, std::max(options.micro_batch_sequences, options.draft_rows_max));
-}
-
-// The sizes of the parts of an engine's memory.
-struct EngineSizes {
-  int64_t batch_rows;
-  int64_t selected_rows = kHeadRows;  // Capacity of the head
-  uint64_t expanded = 0, rounded = 0, rotary = 0;
-  uint64_t logits = 0;  // Copies in host memory, for a discrete device
-  ActivationStoreOptions activations{};
-};
-
-EngineSizes sizes_of(bool discrete, const ModelShape& shape, DType activation,
-                     const EngineOptions& options) {
-  EngineSizes sizes{.batch_rows = batch_rows_max(shape, options)};
-  sizes.activations = {.columns = shape.hidden,
-                       .sweep_rows_max = options.sweep_tokens_max,
-                       .batch_rows_max = sizes.batch_rows,
-                       .disk_share = options.activations_disk_share,
-                       .host_share = options.activations_host_share,
-                       .discrete = discrete,
-                       .overlap = options.overlap};
-  sizes.rotary = RotaryTable::bytes(shape, options.sweep_tokens_max);
-  if (options.expand_layer) sizes.expanded = ExpandedLayer::bytes(shape, activation);
-  if (discrete) {
-    const auto sweep = static_cast<uint64_t>(options.sweep_tokens_max);
-    sizes.selected_rows = std::min(kQueuedRows, static_cast<int64_t>(round_up(sweep, kHeadRows)));
-    const LayerRange layers = options.layers.value_or(all_layers(shape));
-    // A CPU adds biases without rounding them.
-    sizes.rounded = RoundedBiases::bytes(shape, layers, activation);
-    sizes.logits = Head::host_bytes(shape, sizes.selected_rows);
-  }
-  return sizes;
-}
 
 // The part of the KV cache's staging for copies of the KV blocks that a step changed: enough for
 // several layers of all sequences, and never taken from the bytes that a ring of two of the longest
@@ -81,21 +38,6 @@ bool moves_wanted(size_t wanted, int64_t rows) {
 
 }  // namespace
 
-EngineBytes engine_bytes(const DeviceTraits& device, const ModelShape& shape, Format weights,
-                         const EngineOptions& options) {
-  const DType activation = device.activation_dtype(weights);
-  const EngineSizes sizes = sizes_of(device.discrete(), shape, activation, options);
-  const EngineBuffers buffers = place_engine_buffers(
-      shape, activation, sizes.batch_rows, sizes.selected_rows, options.host_attention, nullptr);
-  return {.buffers = buffers.bytes + sizes.expanded + sizes.rounded + sizes.rotary,
-          .logits = sizes.logits,
-          .rotary = device.discrete() ? sizes.rotary : 0,
-          .host_attention = options.host_attention
-                                ? HostAttention::bytes(shape, activation, host_rows_max(options))
-                                : 0,
-          .activations = activation_bytes(sizes.activations)};
-}
-
 Engine::Engine(Device& device, WeightStore& weights, const EngineOptions& options)
     : device_(device),
       weights_(weights),
@@ -104,6 +46,11 @@ Engine::Engine(Device& device, WeightStore& weights, const EngineOptions& option
       stream_(device.new_stream("compute")),
       account_(options.log, options.trace) {
   SPILLWAY_CHECK(weights_.layers() == layers_);
+  const ModelShape& model = weights_.shape();
+  SPILLWAY_CHECK(model.ranks == 1
+                     ? options.ranks == nullptr
+                     : options.ranks != nullptr && options.ranks->size() == model.ranks &&
+                           options.ranks->rank() == model.rank);
 }
 
 // Stagers wait for transfers under way before the files that they read are closed.
@@ -147,6 +94,7 @@ Status Engine::allocate(EngineScratch scratch) {
       Buffer rotary, device_.allocate(Memory::kPinned, device_.discrete() ? sizes.rotary : 0));
   rotary_.emplace(*stream_, model, memory + sizes.expanded + sizes.rounded, std::move(rotary));
   buffers_ = place_buffers(memory + layers);
+  for (LayerBuffers& buffers : buffers_.layers) buffers.ranks = options_.ranks;
   SPILLWAY_ASSIGN_OR_RETURN(Buffer logits, device_.allocate(Memory::kPinned, sizes.logits));
   head_.emplace(*stream_, model, buffers_, std::move(logits));
   const KvCacheOptions kv{.layout = kv_layout(model, options_.kv_format),
@@ -277,8 +225,10 @@ Status Engine::run(std::span<const SweepItem> items, LogitsSink& sink, StageRows
   const int64_t tokens = account_.begin(items);
   SPILLWAY_CHECK(tokens <= options_.sweep_tokens_max);
   const auto numbers = static_cast<size_t>(tokens * shape().hidden);
-  SPILLWAY_CHECK(rows.in.size() == (layers_.embeds() ? 0 : numbers));
-  SPILLWAY_CHECK(rows.out.size() == (layers_.has_head(shape()) ? 0 : numbers));
+  const bool shared = options_.ranks != nullptr;
+  SPILLWAY_CHECK(rows.in.size() == (shared || layers_.embeds(shape()) ? 0 : numbers));
+  SPILLWAY_CHECK(rows.out.size() == (shared || layers_.has_head(shape()) ? 0 : numbers));
+  others_failures_.clear();
   const double start = steady_seconds();
   plan_micro_batches(items);
   rotary_->fill(items);
@@ -296,12 +246,21 @@ Status Engine::run(std::span<const SweepItem> items, LogitsSink& sink, StageRows
   account_.finish(steady_seconds() - start, transfer_totals(), weights_.placement().disk_bytes,
                   kv_feed_->wait_seconds());
   for (size_t i = 0; i < items.size(); ++i) {
-    if (!kv_feed_->failure(i).ok()) sink.on_failure(i, kv_feed_->failure(i));
+    if (!failure(i).ok()) sink.on_failure(i, failure(i));
   }
   return {};
 }
 
+// Of an item, here or on another rank.
+const Status& Engine::failure(size_t item) const {
+  for (const auto& [other, status] : others_failures_) {
+    if (other == item) return status;
+  }
+  return kv_feed_->failure(item);
+}
+
 void Engine::abandon() {
+  if (options_.ranks != nullptr) options_.ranks->leave();  // They wait for this one.
   begun_.reset();
   if (host_attention_) host_attention_->abandon();
   if (rounded_) rounded_->forget();
@@ -371,12 +330,20 @@ Result<MatrixView> Engine::acquire_activations() {
 }
 
 Status Engine::sweep(std::span<const SweepItem> items, LogitsSink& sink, const StageRows& rows) {
-  // One pass for the embeddings (or take_in), one for each layer, one for the head (or hand_on).
+  // One pass for the embeddings (or what stands for them), one for each layer, one for the head.
   activations_->begin(batch_rows_, layers_.count + 2);
   kv_feed_->begin_sweep(items, micro_batches_);
-  SPILLWAY_RETURN_IF_ERROR(layers_.embeds() ? embed() : take_in(rows.in));
+  if (layers_.embeds(shape())) {
+    SPILLWAY_RETURN_IF_ERROR(embed());
+  } else {
+    SPILLWAY_RETURN_IF_ERROR(shape().rank > 0 ? take_embedded() : take_in(rows.in));
+  }
   SPILLWAY_RETURN_IF_ERROR(run_layers(items));
-  return layers_.has_head(shape()) ? run_head(items, sink) : hand_on(rows.out);
+  if (rows.others) {
+    SPILLWAY_ASSIGN_OR_RETURN(others_failures_, rows.others());
+  }
+  if (layers_.has_head(shape())) return run_head(items, sink);
+  return shape().rank > 0 ? drop_rows() : hand_on(rows.out);
 }
 
 // Uploads the residual stream that the previous layers' engine computed.
@@ -390,6 +357,32 @@ Status Engine::take_in(std::span<const float> rows) {
     activations_->release(true);
   }
   return {};
+}
+
+// Gets the rows that the first rank embeds.
+Status Engine::take_embedded() {
+  for (size_t i = 0; i < micro_batches_.size(); ++i) {
+    SPILLWAY_ASSIGN_OR_RETURN(const MatrixView hidden, acquire_activations());
+    SPILLWAY_RETURN_IF_ERROR(share_embedded(hidden));
+    activations_->release(true);
+  }
+  return {};
+}
+
+// The first rank's rows are all ranks'.
+Status Engine::share_embedded(const MatrixView& hidden) {
+  if (options_.ranks == nullptr) return {};
+  const size_t bytes = static_cast<size_t>(hidden.rows * hidden.columns) * sizeof(float);
+  return options_.ranks->broadcast(*stream_, hidden.data, bytes, 0);
+}
+
+// The last pass of a rank that has no head.
+Status Engine::drop_rows() {
+  for (size_t i = 0; i < micro_batches_.size(); ++i) {
+    SPILLWAY_RETURN_IF_ERROR(acquire_activations().status());
+    activations_->release(false);
+  }
+  return stream_->record().wait();
 }
 
 Status Engine::hand_on(std::span<float> rows) {
@@ -414,6 +407,7 @@ Status Engine::embed() {
     const auto rows = static_cast<size_t>(batch.rows);
     embed_rows(*weights, std::span(tokens_).subspan(row, rows),
                std::span(positions_).subspan(row, rows), hidden);
+    SPILLWAY_RETURN_IF_ERROR(share_embedded(hidden));
     row += rows;
     activations_->release(true);
   }
@@ -513,8 +507,8 @@ Status Engine::finish_layer(std::span<const SweepItem> items, const LayerWeights
     }
   }
   if (hidden.rows > 0) {
-    finish_decoder_layer(*stream_, shape(), weights, *begun.buffers, hidden,
-                         observer_of(begun.layer));
+    SPILLWAY_RETURN_IF_ERROR(finish_decoder_layer(*stream_, shape(), weights, *begun.buffers,
+                                                  hidden, observer_of(begun.layer)));
   }
   activations_->release(true);
   return {};
@@ -547,7 +541,7 @@ Status Engine::run_head(std::span<const SweepItem> items, LogitsSink& sink) {
     SPILLWAY_ASSIGN_OR_RETURN(const MatrixView hidden, acquire_activations());
     find_wanted(items, batch);
     std::erase_if(batch_wanted_,
-                  [&](const WantedRow& wanted) { return !kv_feed_->failure(wanted.item).ok(); });
+                  [&](const WantedRow& wanted) { return !failure(wanted.item).ok(); });
     waits = waits || !batch_wanted_.empty();
     SPILLWAY_RETURN_IF_ERROR(head_->select(hidden, batch_wanted_));
     activations_->release(false);

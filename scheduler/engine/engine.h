@@ -17,6 +17,7 @@
 #include "kernels/base/layer_range.h"
 #include "kernels/device.h"
 #include "kernels/device_traits.h"
+#include "kernels/rank_group.h"
 #include "offload/activation_store.h"
 #include "offload/kv_cache.h"
 #include "offload/weight_store.h"
@@ -59,7 +60,11 @@ struct EngineOptions {
   // On a discrete device: in decode steps the CPU attends to the share of the cache that lives in
   // host memory.
   bool host_attention = false;
-  Device* host = nullptr;         // The CPU, for host_attention. Outlives the engine.
+  Device* host = nullptr;  // The CPU, for host_attention. Outlives the engine.
+  // The ranks that share every layer, where the weights are one rank's; then all ranks run the same
+  // sweeps with the same limits, and a sweep that fails on one fails on all, as do later ones. The
+  // first rank has the embeddings and the head. Null: the weights are whole. Outlives the engine.
+  RankGroup* ranks = nullptr;
   std::shared_ptr<SweepLog> log;  // Null: no log
   Trace* trace = nullptr;         // Null: none. Outlives the engine.
   // InputObserver (decoder_layer.h) of each layer. On a CPU alone. May be empty.
@@ -89,11 +94,17 @@ struct EngineBytes {
 EngineBytes engine_bytes(const DeviceTraits& device, const ModelShape& shape, Format weights,
                          const EngineOptions& options);
 
+// Items whose cache could not be read, and why.
+using ItemFailures = std::vector<std::pair<size_t, Status>>;
+
 // Input and output of an engine that runs a range of layers: rows of the residual stream, float32
 // in host memory, one for each token of the sweep in its order.
 struct StageRows {
   std::span<const float> in;  // Replaces the embeddings unless the first layer is in range
   std::span<float> out;       // Replaces the logits unless the last layer is in range
+  // On the first of several ranks (EngineOptions::ranks): called before the head, waits until the
+  // others have run their layers, and returns which items failed there.
+  std::function<Result<ItemFailures>()> others = {};
 };
 
 class Engine {
@@ -139,7 +150,7 @@ class Engine {
   // Runs one sweep and passes its logits to `sink`. An error concerns the whole sweep: no item's
   // cache may be used any more; later sweeps may succeed. REQUIRES: total tokens <=
   // sweep_tokens_max; token ids below the vocabulary; position + tokens <= positions; `rows` has
-  // exactly the inputs and outputs that the range of layers needs.
+  // exactly the inputs and outputs that the range of layers needs, and a rank of several none.
   Status run(std::span<const SweepItem> items, LogitsSink& sink, StageRows rows = {});
 
   // What the last sweep did and waited for. REQUIRES: it succeeded.
@@ -156,7 +167,10 @@ class Engine {
   Status sweep(std::span<const SweepItem> items, LogitsSink& sink, const StageRows& rows);
   Status embed();
   Status take_in(std::span<const float> rows);
+  Status take_embedded();
+  Status share_embedded(const MatrixView& hidden);
   Status hand_on(std::span<float> rows);
+  Status drop_rows();
   void embed_rows(const LayerWeights& weights, std::span<const int32_t> tokens,
                   std::span<const int32_t> positions, const MatrixView& hidden);
   Status run_layers(std::span<const SweepItem> items);
@@ -166,6 +180,7 @@ class Engine {
   Status finish_layer(std::span<const SweepItem> items, const LayerWeights& weights);
   void find_wanted(std::span<const SweepItem> items, const MicroBatch& batch);
   Status run_head(std::span<const SweepItem> items, LogitsSink& sink);
+  const Status& failure(size_t item) const;
   Status move_kv(std::unique_ptr<KvSequence>* sequence, std::unique_ptr<KvSequence> place,
                  int64_t positions);
   Status to_host(std::byte* to, const std::byte* from, size_t bytes);
@@ -200,6 +215,7 @@ class Engine {
   std::vector<int32_t> tokens_, positions_;
   std::vector<MicroBatch> micro_batches_;
   std::vector<int64_t> first_rows_;  // Of each micro-batch, in the sweep
+  ItemFailures others_failures_;     // On the other ranks
   // A micro-batch that has begun a layer and must finish it before the next but one begins.
   struct Begun {
     MatrixView hidden;

@@ -36,11 +36,15 @@ EngineBuffers place_engine_buffers(const ModelShape& shape, DType activation,
   const LayerBufferSizes sizes = layer_buffer_sizes(shape, activation, batch_rows_max);
   EngineBuffers buffers;
   // f32; project_in's input is converted from it like any layer input.
-  buffers.embedded = placer.matrix(DType::kF32, narrow ? batch_rows_max : 0, shape.embedding);
+  buffers.embedded =
+      placer.matrix(DType::kF32, narrow && shape.rank == 0 ? batch_rows_max : 0, shape.embedding);
+  // Of several ranks the first alone embeds and has the head.
+  const int64_t head_rows = shape.rank == 0 ? kHeadRows : 0;
+  if (shape.rank > 0) selected_rows = 0;
   buffers.selected = placer.matrix(DType::kF32, selected_rows, shape.hidden);
-  buffers.normed = placer.matrix(activation, kHeadRows, shape.hidden);
-  buffers.projected = placer.matrix(activation, narrow ? kHeadRows : 0, shape.embedding);
-  buffers.logits = placer.matrix(DType::kF32, kHeadRows, shape.vocabulary);
+  buffers.normed = placer.matrix(activation, head_rows, shape.hidden);
+  buffers.projected = placer.matrix(activation, narrow ? head_rows : 0, shape.embedding);
+  buffers.logits = placer.matrix(DType::kF32, head_rows, shape.vocabulary);
   buffers.sampled = reinterpret_cast<int32_t*>(
       placer.take(static_cast<uint64_t>(selected_rows) * sizeof(int32_t)));
   buffers.layers.fill(place_layer_buffers(sizes, activation, placer.take(sizes.total())));

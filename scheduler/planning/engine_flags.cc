@@ -35,6 +35,29 @@ Status validate_stages(const EngineFlags& flags) {
   return {};
 }
 
+Status validate_ranks(const EngineFlags& flags) {
+  if (flags.gpus && flags.ranks > 1 && flags.ranks != flags.rank_count()) {
+    return invalid_argument("--gpus names " + std::to_string(flags.rank_count()) +
+                            " GPUs, and --ranks is " + std::to_string(flags.ranks) +
+                            "; each rank has a GPU of its own, so leave --ranks out");
+  }
+  if (flags.gpus && flags.device == "cpu") {
+    return invalid_argument("--gpus is for --device cuda; on a CPU there are --ranks");
+  }
+  if (flags.rank_count() == 1) return {};
+  if (flags.stages > 1) {
+    return invalid_argument(
+        "--ranks shares every layer among ranks of one process, --stages has runs of layers in "
+        "several; give one of them");
+  }
+  if (flags.prefix_cache_bytes.value_or(0) > 0) {
+    return invalid_argument(
+        "--prefix-cache does not go with several ranks: they share no beginnings of prompts yet; "
+        "leave it out, or off");
+  }
+  return {};
+}
+
 }  // namespace
 
 Status validate(const EngineFlags& flags) {
@@ -77,6 +100,7 @@ Status validate(const EngineFlags& flags) {
     return invalid_argument("--draft-tokens needs --draft ngram");
   }
   SPILLWAY_RETURN_IF_ERROR(validate_stages(flags));
+  SPILLWAY_RETURN_IF_ERROR(validate_ranks(flags));
   if (flags.weights_from != "checkpoint") return {};
   if (flags.dummy_weights) {
     return invalid_argument("--dummy-weights has no checkpoint for --weights-from checkpoint");

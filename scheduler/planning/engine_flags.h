@@ -51,6 +51,13 @@ struct EngineFlags {
   std::string draft = "off";            // "ngram": from a sequence's own n-grams
   std::optional<int64_t> draft_tokens;  // Of a draft, at most
 
+  // Ranks of one process that share every layer, each on a part of the processors or a GPU of its
+  // own, and which of them this one is, which whoever opens them sets.
+  int64_t ranks = 1;
+  int64_t rank = 0;
+  std::optional<std::vector<int64_t>> gpus;  // Of each rank, which are as many
+  int64_t rank_count() const { return gpus ? static_cast<int64_t>(gpus->size()) : ranks; }
+
   // Pipeline stages, which mpirun or srun starts as so many processes.
   int64_t stages = 1;
   std::optional<std::vector<int64_t>> stage_layers;  // Of each rank; none: found out

@@ -8,7 +8,9 @@
 namespace spillway {
 
 DeviceChoice device_choice(const EngineFlags& flags) {
-  return {flags.device, flags.gpu, flags.threads, flags.quantized_compute};
+  const bool named = flags.gpus && !flags.gpus->empty();  // Of one alone; ranks have their own.
+  return {named ? "cuda" : flags.device, named ? flags.gpus->front() : flags.gpu, flags.threads,
+          flags.quantized_compute};
 }
 
 Status int8_is_for_cpus() {

@@ -209,7 +209,10 @@ class Planner {
       scratch = cpu_scratch_bytes(shape(), flags_.threads, std::min(prompt, whole));
     }
     if (wishes_.requests) plan.requests = within(host_budget().bytes, *wishes_.requests);
-    plan.process_bytes = process_bytes(wishes_.requests ? plan.requests.total() : 0, scratch);
+    // Ranks are in one process, of which each counts its share.
+    const auto ranks = static_cast<uint64_t>(shape().ranks);
+    const uint64_t requests = wishes_.requests ? plan.requests.total() : 0;
+    plan.process_bytes = process_bytes(requests, scratch * ranks) / ranks;
     if (may_set_aside()) plan.process_bytes += kAsideStagingBytes;
   }
 
@@ -233,7 +236,7 @@ class Planner {
     plan_.scheduling.prefill_target = flags_.prefill_target.value_or(0);
     // serve and batch, whose requests may end early, share; a command that measures computes all
     // prompts, unless it is told not to.
-    const bool may_share = wishes_.may_end_early && !wishes_.layers;
+    const bool may_share = wishes_.may_end_early && alone();
     plan_.scheduling.prefix_cache_bytes =
         flags_.prefix_cache_bytes.value_or(may_share ? UINT64_MAX : 0);
     plan_.scheduling.draft_tokens = draft_tokens_of(flags_);
@@ -318,10 +321,13 @@ class Planner {
     return 3 * tokens * static_cast<uint64_t>(shape().hidden) * sizeof(float);
   }
 
+  // Whether no other rank has a part of the caches, which would have to be told of every change.
+  bool alone() const { return !wishes_.layers && shape().ranks == 1; }
+
   // Whether sequences get their cache as they grow, and are set aside on disk where too many grow:
   // those that keep every row, and may end before the most that they may have.
   bool may_set_aside() const {
-    return wishes_.may_end_early && !wishes_.layers && plan_.kv_rule().kind == KvRuleKind::kFull &&
+    return wishes_.may_end_early && alone() && plan_.kv_rule().kind == KvRuleKind::kFull &&
            shape().layers_with_window() == 0;
   }
 

@@ -3,8 +3,11 @@
 #include <filesystem>
 #include <utility>
 
+#include "kernels/base/rank_shape.h"
 #include "kernels/ops.h"
+#include "offload/checkpoint_slabs.h"
 #include "offload/config_files.h"
+#include "offload/rank_slabs.h"
 
 namespace spillway {
 
@@ -21,7 +24,8 @@ std::string name_of(const std::string& model, const ModelShape& shape) {
 
 Result<ModelToPlan> dummy_model(const std::string& model, const EngineFlags& flags,
                                 const DeviceTraits& device) {
-  SPILLWAY_ASSIGN_OR_RETURN(const ModelShape shape, find_model_shape(model));
+  SPILLWAY_ASSIGN_OR_RETURN(const ModelShape whole, find_model_shape(model));
+  SPILLWAY_ASSIGN_OR_RETURN(const ModelShape shape, rank_shape(whole, flags.rank, flags.ranks));
   const Format format = flags.format.value_or(device.native_bf16 ? Format::kBF16 : Format::kF16);
   ModelToPlan found;
   found.name = shape.name;
@@ -62,6 +66,12 @@ Result<ModelToPlan> packed_model(const std::string& model, const EngineFlags& fl
   }
   found.name = name_of(model, found.shape());
   found.source = found.table->source;
+  if (flags.ranks > 1) {
+    const MatrixLayout layout = device.matrix_layout(found.table->format);
+    SPILLWAY_ASSIGN_OR_RETURN(
+        found.slabs, RankSlabs::open(found.file, found.shape(), flags.rank, flags.ranks, layout));
+    found.table = std::shared_ptr<const ModelFileTable>(found.slabs, &found.slabs->table());
+  }
   return found;
 }
 
@@ -74,9 +84,11 @@ Result<ModelToPlan> checkpoint_model(const std::string& model, const EngineFlags
   source.layout = [&](Format format) { return device.matrix_layout(format); };
   source.accepts = [&](const ModelShape& shape) { return check_shape(device.kind, shape); };
   source.accepts_source = options.accepts_source;
+  source.rank = flags.rank;
+  source.ranks = flags.ranks;
   ModelToPlan found;
-  SPILLWAY_ASSIGN_OR_RETURN(found.checkpoint, CheckpointSlabs::open(model, source));
-  found.table = std::shared_ptr<const ModelFileTable>(found.checkpoint, &found.checkpoint->table());
+  SPILLWAY_ASSIGN_OR_RETURN(found.slabs, CheckpointSlabs::open(model, source));
+  found.table = std::shared_ptr<const ModelFileTable>(found.slabs, &found.slabs->table());
   found.name = name_of(model, found.shape());
   found.source = found.table->source;
   return found;

@@ -9,24 +9,25 @@
 
 #include "kernels/base/status.h"
 #include "kernels/device_traits.h"
-#include "offload/checkpoint_slabs.h"
 #include "offload/model_file/model_file.h"
 #include "offload/model_source.h"
+#include "offload/slab_source.h"
 #include "scheduler/planning/engine_flags.h"
 
 namespace spillway {
 
 struct ModelToPlan {
-  std::string name;                                   // The name that clients use
-  std::string source;                                 // Identifies the checkpoint and its version
-  std::shared_ptr<const ModelFile> file;              // Null: of a checkpoint, or dummy weights
-  std::shared_ptr<const CheckpointSlabs> checkpoint;  // With --weights-from checkpoint; else null
+  std::string name;                       // The name that clients use
+  std::string source;                     // Identifies the checkpoint and its version
+  std::shared_ptr<const ModelFile> file;  // Null: of a checkpoint, or dummy weights
+  // With --weights-from checkpoint, or of one of several ranks; else null
+  std::shared_ptr<const SlabSource> slabs;
   std::shared_ptr<const ModelFileTable> table;
   bool cached = false;                  // The packed file is in the cache, made from a directory
   std::shared_ptr<const ModelUse> use;  // Keeps the packed file from being removed from there
 
   const ModelShape& shape() const { return table->shape; }
-  bool dummy() const { return !file && !checkpoint; }
+  bool dummy() const { return !file && !slabs; }
 };
 
 struct ModelToPlanOptions {
@@ -38,8 +39,9 @@ struct ModelToPlanOptions {
 };
 
 // `model`: a directory, a packed file or, with --dummy-weights, a shape's name. Of the flags it
-// reads format, seed, weights_from and dummy_weights. kInvalidArgument, kNotFound, kCorruption: the
-// message names the file and the next step.
+// reads format, seed, weights_from, dummy_weights, ranks and rank: of several ranks the model is
+// what this one has. kInvalidArgument, kNotFound, kCorruption: the message names the file and the
+// next step.
 Result<ModelToPlan> open_model_to_plan(const std::string& model, const EngineFlags& flags,
                                        const DeviceTraits& device,
                                        const ModelToPlanOptions& options);

@@ -1,33 +1,35 @@
-// EarlierStages: the pipeline stages whose layers come before those of the rank that schedules.
-// Where several processes hold a model, each runs a range of its layers; the rank with the last
-// layers and the head has the requests, and the others follow what it says (stage_ring.h).
+// OtherRanks: those that hold a model together with the rank that schedules, and follow what it
+// says. Either they are pipeline stages, whose layers come before its own, or they share every
+// layer with it. It has the requests, the head and all that is sampled.
 //
-// A sweep has two halves: start() sends it into the first stage, and finish() takes the rows that
-// come out of the last one, which the rank's own layers go on with. As many sweeps can be under way
-// as there are stages, so that all have work.
+// A sweep has two halves: start() sends it to the others, and finish() takes the rows that come out
+// of the stages before this rank's layers; ranks that share layers run beside it. Of stages as many
+// sweeps can be under way as there are stages, so that all have work.
 //
 // Thread rule: the engine thread; sequence_bytes() and check_holds() from any.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "kernels/base/status.h"
 #include "offload/kv_cache.h"
+#include "scheduler/engine/engine.h"
 #include "scheduler/engine/sweep.h"
 
 namespace spillway {
 
-class EarlierStages {
+class OtherRanks {
  public:
-  virtual ~EarlierStages() = default;  // Ends them.
+  virtual ~OtherRanks() = default;  // Ends them.
 
-  // All stages, the scheduling rank's among them.
-  virtual int64_t stages() const = 0;
+  // How many sweeps can be under way.
+  virtual int64_t sweeps_at_once() const = 0;
 
-  // As KvCache's, for the caches of all of these stages. kCapacity of reserve(): one has no room.
+  // As KvCache's, for the caches of all of these ranks. kCapacity of reserve(): one has no room.
   virtual uint64_t sequence_bytes(int64_t rows, const KvBudget& budget,
                                   const KvChunks& chunks) const = 0;
   virtual Status check_holds(int64_t rows, const KvBudget& budget,
@@ -37,17 +39,22 @@ class EarlierStages {
   // Does not fail or allocate. REQUIRES: reserved, and no sweep with it is under way.
   virtual void release(const KvSequence* sequence) = 0;
 
-  // Does not wait for any stage. REQUIRES: each item's `kv` is reserved; fewer sweeps are under way
-  // than there are stages.
+  // Does not wait for any rank. REQUIRES: each item's `kv` is reserved; fewer than
+  // sweeps_at_once() are under way.
   virtual Status start(std::span<const SweepItem> items) = 0;
 
   // The oldest sweep under way. Blocks. The rows are valid until the next call. An error concerns
-  // the whole sweep, as of Engine::run(); kDeviceLost: a stage is gone.
+  // the whole sweep, as of Engine::run(); kDeviceLost: a rank is gone.
   struct Rows {
-    std::span<const float> hidden;                    // StageRows::in of the next layers
-    std::vector<std::pair<size_t, Status>> failures;  // Items whose cache could not be read
+    std::span<const float> hidden;                 // StageRows::in of the rank's layers
+    ItemFailures failures;                         // On ranks that have run
+    std::function<Result<ItemFailures>()> others;  // StageRows::others
   };
   virtual Result<Rows> finish() = 0;
+
+  // Called after the rank's own part of a sweep, whatever its status: the status of the sweep. What
+  // failed on another rank comes with the reason that it gives.
+  virtual Status settle(Status own) = 0;
 };
 
 }  // namespace spillway

@@ -102,6 +102,7 @@ Result<ReceivedSweep> decode_sweep(std::span<const std::byte> message) {
   uint64_t tokens = 0;
   for (const StageItem& item : sweep.items) {
     if (item.tokens <= 0 || item.position < 0) return wrong("has an item without tokens");
+    if (item.logits > StageLogits::kAll) return wrong("asks for logits that there are not");
     tokens += static_cast<uint64_t>(item.tokens);
     if (tokens > sweep.tokens.size()) break;
   }

@@ -36,10 +36,15 @@ struct StageKvChange {
   int64_t chunk_prompt = 0, chunk_most = 0;
 };
 
-// Of a SweepItem what stages without a head need.
+// Which tokens of an item have logits. Ranks that share layers run the end of the last one for
+// these alone.
+enum class StageLogits : uint64_t { kNone, kLast, kAll };
+
+// Of a SweepItem what ranks without a head need.
 struct StageItem {
   uint64_t id = 0;
   int64_t position = 0, prompt = 0, tokens = 0;
+  StageLogits logits = StageLogits::kNone;
 };
 
 struct StageFailure {

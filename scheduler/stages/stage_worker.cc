@@ -17,7 +17,10 @@ namespace {
 class StageWorker final : private LogitsSink {
  public:
   StageWorker(RankMail& mail, Engine& engine)
-      : mail_(mail), engine_(engine), next_(next_rank(mail.rank(), mail.size())) {}
+      : mail_(mail),
+        engine_(engine),
+        ranks_(engine.options().ranks),
+        next_(ranks_ != nullptr ? 0 : next_rank(mail.rank(), mail.size())) {}
 
   ~StageWorker() {
     for (auto& [id, kv] : caches_) engine_.release(std::move(kv));
@@ -39,11 +42,12 @@ class StageWorker final : private LogitsSink {
     StageSweep& sweep = received.sweep;
     const Status changed = change_caches(sweep);
     if (sweep.status.ok()) sweep.status = changed;
+    if (!sweep.status.ok() && ranks_ != nullptr) ranks_->leave();  // They would wait for this one.
     std::vector<std::byte> message;
     if (sweep.status.ok()) {
       try {
-        message =
-            begin_sweep_message(sweep.tokens.size() * static_cast<size_t>(engine_.shape().hidden));
+        const size_t rows = ranks_ != nullptr ? 0 : sweep.tokens.size();
+        message = begin_sweep_message(rows * static_cast<size_t>(engine_.shape().hidden));
         sweep.status = run_layers(sweep, received.rows, rows_of(&message));
       } catch (const std::exception& error) {
         sweep.status =
@@ -102,7 +106,8 @@ class StageWorker final : private LogitsSink {
                         .position = item.position,
                         .prompt = item.prompt,
                         .kv = cache->second.get(),
-                        .no_logits = true});
+                        .all_logits = item.logits == StageLogits::kAll,
+                        .no_logits = item.logits == StageLogits::kNone});
       // A step with a draft has a rule for each token, which the head alone reads.
       if (items_.back().is_step() && count > 1)
         items_.back().samples = std::span(rules_).first(count);
@@ -121,7 +126,8 @@ class StageWorker final : private LogitsSink {
 
   RankMail& mail_;
   Engine& engine_;
-  const int next_;
+  RankGroup* const ranks_;  // Null: this is a pipeline stage
+  const int next_;          // Where its sweeps go
   std::unordered_map<uint64_t, std::unique_ptr<KvSequence>> caches_;  // By id
   std::vector<SweepItem> items_;
   std::vector<SampleRule> rules_;

@@ -1,5 +1,6 @@
-// A rank that follows: runs its layers on the sweeps that come from the stage before it, and hands
-// their rows on to the next one.
+// A rank that follows. A pipeline stage runs its layers on the sweeps that come from the stage
+// before it, and hands their rows on to the next one; a rank that shares every layer with the
+// others runs the sweeps that rank 0 starts, and tells it how they went.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +21,9 @@ inline int next_rank(int rank, int ranks) {
 }
 
 // Runs until rank 0 says that there is no more, which is OK. `engine` has a range of layers that
-// does not include the last. Errors of a sweep are rank 0's to report, and end nothing.
-// kDeviceLost: mail is lost, or damaged, and rank 0 may wait for ever for what does not come.
-// Blocks.
+// does not include the last, or EngineOptions::ranks. Errors of a sweep are rank 0's to report, and
+// end nothing. kDeviceLost: mail is lost, or damaged, and rank 0 may wait for ever for what does
+// not come. Blocks.
 Status run_stage(RankMail& mail, Engine& engine);
 
 }  // namespace spillway

@@ -151,7 +151,7 @@ Result<std::unique_ptr<Runtime>> open_stages(StageRank& rank, const std::string&
   for (int i = 1; i < mail.size(); ++i) post_note(mail, i, {});
   const ModelShape shape = plan.shape;
   const Format kv_format = plan.kv_format();
-  options.earlier = [&]() -> Result<std::unique_ptr<EarlierStages>> {
+  options.others = [&]() -> Result<std::unique_ptr<OtherRanks>> {
     SPILLWAY_ASSIGN_OR_RETURN(const auto notes, gather_notes(mail, names));
     std::vector<KvCacheOptions> caches;
     for (size_t i = 1; i < notes.size(); ++i) {

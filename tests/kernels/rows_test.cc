@@ -75,6 +75,32 @@ TEST_CASE("convert_rows rounds to nearest, rows apart in memory", "[sanitizer]")
   }
 }
 
+TEST_CASE("convert_rows copies rows of one format, apart in memory", "[sanitizer]") {
+  const auto dtype = GENERATE(DType::kF32, DType::kBF16, DType::kF16);
+  constexpr int64_t kRows = 5, kColumns = 67, kInStride = 80, kOutStride = 150;
+  for (const auto& device : test::test_devices()) {
+    if (dtype == DType::kF16 && device->kind() == DeviceKind::kCpu) continue;
+    INFO(device->name() << ", " << dtype_name(dtype));
+    const auto stream = device->new_stream("test");
+    const size_t number = dtype_bytes(dtype);
+    // Any bits, NaN among them.
+    std::vector<std::byte> in(static_cast<size_t>(kRows * kInStride) * number);
+    for (size_t i = 0; i < in.size(); ++i) in[i] = static_cast<std::byte>(i * 37 + i / 256);
+    const std::vector<std::byte> before(static_cast<size_t>(kRows * kOutStride) * number,
+                                        std::byte{0x5a});
+    const DeviceArray<std::byte> x(*device, *stream, in), out(*device, *stream, before);
+    convert_rows(*stream, {.in = {x.data(), dtype, kRows, kColumns, kInStride},
+                           .out = {out.data(), dtype, kRows, kColumns, kOutStride}});
+    std::vector<std::byte> expected = before;
+    for (int64_t row = 0; row < kRows; ++row) {
+      const auto from = static_cast<ptrdiff_t>(row * kInStride) * static_cast<ptrdiff_t>(number);
+      const auto to = static_cast<ptrdiff_t>(row * kOutStride) * static_cast<ptrdiff_t>(number);
+      std::copy_n(in.begin() + from, static_cast<size_t>(kColumns) * number, expected.begin() + to);
+    }
+    CHECK(out.read() == expected);
+  }
+}
+
 TEST_CASE("normalize writes the format of activations", "[sanitizer]") {
   const auto dtype = GENERATE(DType::kBF16, DType::kF16);
   constexpr int64_t kRows = 3, kColumns = 77;

@@ -18,18 +18,20 @@ namespace spillway::test {
 
 // How the stages hold their part of a model.
 struct StageTiers {
-  bool on_disk = false;   // All weights, half of the KV cache and of the activations
-  uint64_t kv_bytes = 0;  // Of a layer
+  bool on_disk = false;     // All weights, half of the KV cache and of the activations
+  bool kv_on_disk = false;  // All of the KV cache, and nothing else
+  uint64_t kv_bytes = 0;    // Of a layer
   Format format = Format::kF32;
 };
 
 // One rank's weights and engine.
 struct StageEngine {
   StageEngine(const ModelShape& shape, LayerRange range, int64_t sweep_tokens,
-              const StageTiers& tiers) {
+              const StageTiers& tiers, RankGroup* ranks = nullptr) {
     constexpr uint64_t kFileBytes = uint64_t{8} << 20;
     WeightStoreOptions stored;
     EngineScratch scratch;
+    options.ranks = ranks;
     stored.layers = options.layers = range;
     options.sweep_tokens_max = sweep_tokens;
     options.micro_batch_sequences = 2;
@@ -38,14 +40,17 @@ struct StageEngine {
       const ModelFileTable table =
           plan_model_file(shape, tiers.format, device->matrix_layout(tiers.format));
       stored.placement = place_weights(table, table.weight_bytes(), 0, range);
-      stored.transfers = scratch.transfers = &transfers;
+      stored.transfers = &transfers;
       stored.scratch = memory_file(kFileBytes);
-      options.kv_bytes /= 2;
+      options.activations_disk_share = 0.5;
+      scratch.activations = memory_file(kFileBytes);
+    }
+    if (tiers.on_disk || tiers.kv_on_disk) {
+      options.kv_bytes = tiers.kv_on_disk ? 0 : options.kv_bytes / 2;
       options.kv_disk_bytes = kFileBytes;
       options.kv_staging_bytes = 3 * kv_layout(shape, Format::kF32).sequence_bytes(128);
-      options.activations_disk_share = 0.5;
+      scratch.transfers = &transfers;
       scratch.kv = memory_file(kFileBytes);
-      scratch.activations = memory_file(kFileBytes);
     }
     weights = WeightStore::dummy(*device, shape, tiers.format, 3, std::move(stored)).value();
     engine = Engine::open(*device, *weights, options, std::move(scratch)).value();
@@ -80,10 +85,10 @@ class Stages {
         followed_ = followed_ && run_stage(*mail_[i + 1], *engines_[i]->engine).ok();
       });
     }
-    std::unique_ptr<EarlierStages> earlier;
-    if (!caches.empty()) earlier = stage_ring(*mail_[0], shape.hidden, std::move(caches)).value();
+    std::unique_ptr<OtherRanks> others;
+    if (!caches.empty()) others = stage_ring(*mail_[0], shape.hidden, std::move(caches)).value();
     scheduler_ =
-        start_scheduler(std::move(engines_.back()->engine), options, {}, std::move(earlier));
+        start_scheduler(std::move(engines_.back()->engine), options, {}, std::move(others));
   }
   ~Stages() { end(); }
 

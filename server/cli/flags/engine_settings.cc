@@ -13,6 +13,7 @@ namespace {
 constexpr int64_t kSequencesMax = 65536;
 constexpr int64_t kThreadsMax = 1024;
 constexpr int64_t kStagesMax = 64;
+constexpr int64_t kRanksMax = 64;
 constexpr int64_t kRowsMax = int64_t{1} << 20;
 constexpr int64_t kDraftTokensMax = 16;
 
@@ -112,16 +113,26 @@ void add_disk_dirs(Settings& settings, std::vector<std::string>* folders, const 
 
 namespace {
 
-Result<std::vector<int64_t>> parse_stage_layers(const std::string& text) {
-  std::vector<int64_t> layers;
+Result<std::vector<int64_t>> parse_numbers(const std::string& text, int64_t least,
+                                           const std::string& example) {
+  std::vector<int64_t> numbers;
   for (const std::string& part : split_list(text)) {
     const char* end = part.data() + part.size();
-    const auto [rest, error] = std::from_chars(part.data(), end, layers.emplace_back());
-    if (error != std::errc() || rest != end || layers.back() < 1) {
-      return invalid_argument(in_quotes(text) + " is no list of numbers from 1 on, such as 12,20");
+    const auto [rest, error] = std::from_chars(part.data(), end, numbers.emplace_back());
+    if (error != std::errc() || rest != end || numbers.back() < least) {
+      return invalid_argument(in_quotes(text) + " is no list of numbers from " +
+                              std::to_string(least) + " on, such as " + example);
     }
   }
-  return layers;
+  return numbers;
+}
+
+Result<std::vector<int64_t>> parse_stage_layers(const std::string& text) {
+  return parse_numbers(text, 1, "12,20");
+}
+
+Result<std::vector<int64_t>> parse_gpus(const std::string& text) {
+  return parse_numbers(text, 0, "0,1");
 }
 
 void add_placement_flags(Settings& settings, EngineFlags* flags) {
@@ -159,6 +170,11 @@ void add_placement_flags(Settings& settings, EngineFlags* flags) {
                "once, and kept while the memory is free (default: no limit for serve and batch, "
                "else off)",
                parse_size_or_off);
+  settings.add_integer("ranks", &flags->ranks, 1, kRanksMax,
+                       "share every layer among so many ranks in this process, each with its part "
+                       "of the threads, the memory and the KV cache; the tokens stay the same");
+  add_optional(settings, "gpus", &flags->gpus, "N,N,...",
+               "share every layer among these CUDA devices, a rank each", parse_gpus);
   settings.add_integer(
       "stages", &flags->stages, 1, kStagesMax,
       "for serve, batch and bench: the model lies in so many processes, each with a "

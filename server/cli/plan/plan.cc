@@ -8,6 +8,7 @@
 #include "offload/config_files.h"
 #include "offload/io/file.h"
 #include "offload/io/spill_file.h"
+#include "policy/rank_hardware.h"
 #include "scheduler/planning/hardware_cache.h"
 #include "scheduler/planning/machine.h"
 #include "scheduler/planning/memory_budget.h"
@@ -111,12 +112,25 @@ PlanQuestion question_of(const EngineFlags& engine, const std::string& model) {
   return question;
 }
 
+// Of several ranks the first is planned for, which has the most to hold and sets the pace, on its
+// share of the machine.
+void take_rank(EngineFlags* flags, HardwareProfile* hardware) {
+  flags->ranks = flags->rank_count();
+  flags->gpus.reset();
+  const auto ranks = static_cast<uint64_t>(flags->ranks);
+  for (auto* budget : {&flags->host_memory_bytes, &flags->disk_memory_bytes}) {
+    if (*budget) *budget = **budget / ranks;
+  }
+  *hardware = rank_hardware(*hardware, flags->ranks);
+}
+
 Status plan(const PlanFlags& flags, const EngineFlags& engine, const std::string& model) {
   SPILLWAY_RETURN_IF_ERROR(check_simulation(flags, engine));
   PlanReport report;
   report.flags = flags;
   SPILLWAY_ASSIGN_OR_RETURN(report.hardware, hardware_of(flags, engine));
   PlanQuestion question = question_of(engine, model);
+  if (engine.rank_count() > 1) take_rank(&question.flags, &report.hardware);
   SPILLWAY_ASSIGN_OR_RETURN(report.workload, workload_of(flags, question));
   question.workload = report.workload;
   question.hardware = &report.hardware;

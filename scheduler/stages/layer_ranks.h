@@ -1,0 +1,21 @@
+// OtherRanks that share every layer with rank 0 (kernels/base/rank_shape.h), over mail: all get
+// each sweep, and run it together; what they compute goes from rank to rank over a RankGroup.
+//
+// Once a sweep has failed on one rank the group is broken, and all later ones fail, too.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "kernels/rank_mail.h"
+#include "offload/kv_cache.h"
+#include "scheduler/stages/other_ranks.h"
+
+namespace spillway {
+
+// `caches`: how rank 1 and those after it opened theirs. Mail outlives the object, whose end tells
+// the ranks to end. kCapacity: no memory.
+Result<std::unique_ptr<OtherRanks>> layer_ranks(RankMail& mail,
+                                                const std::vector<KvCacheOptions>& caches);
+
+}  // namespace spillway

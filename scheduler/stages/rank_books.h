@@ -1,0 +1,51 @@
+// RankBooks: which sequences have caches on the other ranks, and whether there is room for more.
+// That follows from what was reserved and released there, in its order (KvCache), so that nobody
+// need be asked, and sweeps need not wait for an answer: the next one tells the changes.
+//
+// Thread rule: one thread; sequence_bytes() and check_holds() from any.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "offload/kv_cache.h"
+#include "scheduler/engine/sweep.h"
+#include "scheduler/stages/stage_messages.h"
+
+namespace spillway {
+
+class RankBooks {
+ public:
+  // `caches`: how rank 1 and those after it opened theirs. kCapacity: no memory.
+  static Result<RankBooks> open(const std::vector<KvCacheOptions>& caches);
+
+  // As OtherRanks'.
+  uint64_t sequence_bytes(int64_t rows, const KvBudget& budget, const KvChunks& chunks) const;
+  Status check_holds(int64_t rows, const KvBudget& budget, const KvChunks& chunks) const;
+  Status reserve(const KvSequence* sequence, int64_t rows, const KvBudget& budget,
+                 const KvChunks& chunks);
+  void release(const KvSequence* sequence);
+
+  // A sweep of these items, with the changes since the last one that was told().
+  StageSweep sweep_of(std::span<const SweepItem> items) const;
+  void told() { changes_.clear(); }
+
+ private:
+  struct Reserved {
+    uint64_t id = 0;
+    std::vector<std::unique_ptr<KvSequence>> places;  // In the books
+  };
+
+  static std::string name(size_t book) { return "rank " + std::to_string(book + 1); }
+
+  std::vector<std::unique_ptr<KvCache>> books_;  // Of rank 1 and those after it
+  std::unordered_map<const KvSequence*, Reserved> live_;
+  std::vector<StageKvChange> changes_;  // That the next sweep tells
+  uint64_t last_id_ = 0;
+};
+
+}  // namespace spillway

@@ -1,0 +1,228 @@
+#include "server/ranked_runtime.h"
+
+#include <algorithm>
+#include <exception>
+#include <future>
+#include <thread>
+#include <utility>
+
+#include "kernels/base/processors.h"
+#include "kernels/ranks/gpu_ranks.h"
+#include "kernels/ranks/thread_mail.h"
+#include "kernels/ranks/thread_ranks.h"
+#include "scheduler/planning/memory_budget.h"
+#include "scheduler/stages/layer_ranks.h"
+#include "scheduler/stages/stage_ring.h"
+#include "scheduler/stages/stage_worker.h"
+
+namespace spillway {
+
+namespace {
+
+std::string name_of(size_t rank) {
+  return "rank " + std::to_string(rank);
+}
+
+Result<std::vector<std::unique_ptr<RankGroup>>> group_of(const std::vector<OpenedModel>& opened) {
+  if (!opened[0].device->discrete()) return thread_ranks(static_cast<int>(opened.size()));
+  std::vector<int> gpus;
+  for (const OpenedModel& one : opened) gpus.push_back(static_cast<int>(one.flags.gpu));
+  return gpu_ranks(gpus);
+}
+
+// The threads of the ranks that follow, and the mail between all.
+class Followers {
+ public:
+  explicit Followers(size_t ranks) : mail_(thread_mail(static_cast<int>(ranks))) {}
+  ~Followers() {
+    end_ranks(*mail_[0]);
+    for (std::thread& thread : threads_) thread.join();
+  }
+  Followers(const Followers&) = delete;
+  Followers& operator=(const Followers&) = delete;
+
+  RankMail& mail() { return *mail_[0]; }
+
+  // Opens the next rank on a thread of its own, where it follows until it is told to end.
+  void start(OpenedModel opened, Plan plan, RuntimeOptions options) {
+    const size_t rank = threads_.size() + 1;
+    std::promise<Result<KvCacheOptions>> promise;
+    opened_.push_back(promise.get_future());
+    threads_.emplace_back([this, rank, told = std::move(promise), model = std::move(opened),
+                           its_plan = std::move(plan), its_options = std::move(options)]() mutable {
+      follow(*mail_[rank], std::move(told), std::move(model), std::move(its_plan), its_options);
+    });
+  }
+
+  // Waits until all are open: with these caches.
+  Result<std::vector<KvCacheOptions>> caches() {
+    std::vector<KvCacheOptions> all;
+    Status status;
+    for (size_t i = 0; i < opened_.size(); ++i) {
+      const Result<KvCacheOptions> one = opened_[i].get();
+      if (!one.ok() && status.ok()) status = one.status().at(name_of(i + 1));
+      if (one.ok()) all.push_back(one.value());
+    }
+    SPILLWAY_RETURN_IF_ERROR(status);
+    return all;
+  }
+
+ private:
+  static void follow(RankMail& mail, std::promise<Result<KvCacheOptions>> told, OpenedModel opened,
+                     Plan plan, const RuntimeOptions& options) {
+    Result<std::unique_ptr<Runtime>> runtime = Status(Code::kCapacity, "");
+    try {
+      runtime = open_runtime(std::move(opened), std::move(plan), options);
+    } catch (const std::exception& error) {
+      runtime = Status(Code::kCapacity, std::string("it cannot be opened: ") + error.what());
+    }
+    if (!runtime.ok()) return told.set_value(runtime.status());
+    Engine& engine = runtime.value()->engine();
+    KvCacheOptions cache = engine.kv().options();
+    cache.memory_bytes = engine.kv().memory_bytes();
+    cache.host_bytes = engine.kv().host_bytes();
+    cache.disk_bytes = engine.kv().disk_bytes();
+    told.set_value(cache);
+    // What fails in a sweep is told to rank 0; mail between threads does not fail.
+    (void)run_stage(mail, engine);
+  }
+
+  std::vector<std::unique_ptr<RankMail>> mail_;  // By rank
+  std::vector<std::future<Result<KvCacheOptions>>> opened_;
+  std::vector<std::thread> threads_;
+};
+
+// Ends the threads behind what tells them to end.
+class RanksOfThreads final : public OtherRanks {
+ public:
+  RanksOfThreads(std::shared_ptr<Followers> followers, std::unique_ptr<OtherRanks> ranks)
+      : followers_(std::move(followers)), ranks_(std::move(ranks)) {}
+
+  int64_t sweeps_at_once() const override { return ranks_->sweeps_at_once(); }
+  uint64_t sequence_bytes(int64_t rows, const KvBudget& budget,
+                          const KvChunks& chunks) const override {
+    return ranks_->sequence_bytes(rows, budget, chunks);
+  }
+  Status check_holds(int64_t rows, const KvBudget& budget, const KvChunks& chunks) const override {
+    return ranks_->check_holds(rows, budget, chunks);
+  }
+  Status reserve(const KvSequence* sequence, int64_t rows, const KvBudget& budget,
+                 const KvChunks& chunks) override {
+    return ranks_->reserve(sequence, rows, budget, chunks);
+  }
+  void release(const KvSequence* sequence) override { ranks_->release(sequence); }
+  Status start(std::span<const SweepItem> items) override { return ranks_->start(items); }
+  Result<Rows> finish() override { return ranks_->finish(); }
+  Status settle(Status own) override { return ranks_->settle(std::move(own)); }
+
+ private:
+  const std::shared_ptr<Followers> followers_;
+  const std::unique_ptr<OtherRanks> ranks_;
+};
+
+// All ranks' plans: of one block, since they run the same sweeps, and with the same shares on each
+// tier, where a search has chosen them.
+Result<std::vector<Plan>> plans_of(const std::vector<OpenedModel>& opened,
+                                   const RuntimeOptions& options, const Runtime::Planner& planner) {
+  std::vector<Plan> plans;
+  for (size_t rank = 0; rank < opened.size(); ++rank) {
+    EngineFlags flags = opened[rank].flags;
+    PlanMachine machine = machine_of(opened[rank], nullptr);
+    machine.disk_free_bytes /= opened.size();
+    if (rank > 0) {
+      const Plan& first = plans[0];
+      flags.block = first.block_sequences();
+      flags.prefill_tokens = first.prefill_tokens();
+      flags.prefill_target = first.prefill_target();
+      if (planner) {
+        flags.weights = first.percent.weights;
+        flags.kv = first.percent.kv;
+        flags.activations = first.percent.activations;
+      }
+    }
+    Result<Plan> plan = rank == 0 && planner
+                            ? planner(opened[0])
+                            : make_plan(opened[rank].model, machine, flags, options.wishes);
+    if (!plan.ok()) {
+      const std::string all = std::to_string(opened.size());
+      return plan.status().at(name_of(rank) + ", which has 1/" + all + " of --host-memory");
+    }
+    if (rank > 0) {
+      // They cut sweeps into the same micro-batches.
+      plan->engine.micro_batch_sequences = plans[0].micro_batch_sequences();
+      SPILLWAY_CHECK(plan->engine.sweep_tokens_max == plans[0].engine.sweep_tokens_max);
+    }
+    plans.push_back(std::move(plan).value());
+  }
+  return plans;
+}
+
+}  // namespace
+
+Result<std::vector<EngineFlags>> rank_flags(const EngineFlags& flags) {
+  const int64_t ranks = flags.rank_count();
+  const int64_t threads = flags.threads > 0 ? flags.threads : usable_cores();
+  if (threads < ranks) {
+    return invalid_argument(std::to_string(ranks) + " ranks need as many threads, " +
+                            (flags.threads > 0 ? "and --threads is " : "and there are ") +
+                            std::to_string(threads) + "; each rank computes with one at least");
+  }
+  const uint64_t host = host_budget(flags.host_memory_bytes).bytes;
+  std::vector<EngineFlags> all;
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    EngineFlags& own = all.emplace_back(flags);
+    own.ranks = ranks;
+    own.rank = rank;
+    own.threads = threads / ranks;
+    own.host_memory_bytes = host / static_cast<uint64_t>(ranks);
+    if (flags.disk_memory_bytes) {
+      own.disk_memory_bytes = *flags.disk_memory_bytes / static_cast<uint64_t>(ranks);
+    }
+    if (flags.device == "cuda") own.gpu += rank;
+    if (flags.gpus) {
+      own.device = "cuda";
+      own.gpu = (*flags.gpus)[static_cast<size_t>(rank)];
+      own.gpus.reset();
+    }
+    if (rank > 0 && !flags.trace.empty()) own.trace += ".rank" + std::to_string(rank);
+  }
+  return all;
+}
+
+Result<std::unique_ptr<Runtime>> open_ranks(const std::string& model, const EngineFlags& flags,
+                                            RuntimeOptions options,
+                                            const Runtime::Planner& planner) {
+  SPILLWAY_ASSIGN_OR_RETURN(const std::vector<EngineFlags> all_flags, rank_flags(flags));
+  RuntimeOptions quiet;
+  quiet.wishes = options.wishes;
+  quiet.start_scheduler = false;
+  std::vector<OpenedModel> opened;
+  for (EngineFlags own : all_flags) {
+    if (own.rank > 0 && own.device == "auto") {
+      // What it was for the first.
+      own.device = opened[0].device->discrete() ? "cuda" : "cpu";
+      if (opened[0].device->discrete()) own.gpu += own.rank;
+    }
+    Result<OpenedModel> one = open_model(model, own, own.rank == 0 ? options : quiet);
+    if (!one.ok()) return own.rank == 0 ? one.status() : one.status().at(name_of(opened.size()));
+    opened.push_back(std::move(one).value());
+  }
+  SPILLWAY_ASSIGN_OR_RETURN(std::vector<Plan> plans, plans_of(opened, options, planner));
+  SPILLWAY_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<RankGroup>> group, group_of(opened));
+  const auto followers = std::make_shared<Followers>(opened.size());
+  for (size_t rank = 1; rank < opened.size(); ++rank) {
+    quiet.ranks = std::move(group[rank]);
+    followers->start(std::move(opened[rank]), std::move(plans[rank]), quiet);
+  }
+  options.ranks = std::move(group[0]);
+  options.others = [&]() -> Result<std::unique_ptr<OtherRanks>> {
+    SPILLWAY_ASSIGN_OR_RETURN(const std::vector<KvCacheOptions> caches, followers->caches());
+    SPILLWAY_ASSIGN_OR_RETURN(std::unique_ptr<OtherRanks> ranks,
+                              layer_ranks(followers->mail(), caches));
+    return std::unique_ptr<OtherRanks>(
+        std::make_unique<RanksOfThreads>(followers, std::move(ranks)));
+  };
+  return open_runtime(std::move(opened[0]), std::move(plans[0]), options);
+}
+
+}  // namespace spillway

@@ -1,0 +1,104 @@
+// What ranks of one process divide, and what is refused. (Their tokens: endtoend/ranks_test.cc.)
+#include "server/ranked_runtime.h"
+
+#include <catch2/catch.hpp>
+
+#include "kernels/base/processors.h"
+#include "tests/support/golden.h"
+#include "tests/support/places.h"
+
+namespace spillway::ranked_runtime_test {
+namespace {
+
+EngineFlags flags_of(int64_t ranks) {
+  EngineFlags flags;
+  flags.device = "cpu";
+  flags.ranks = ranks;
+  flags.threads = 8;
+  flags.host_memory_bytes = uint64_t{4} << 30;
+  return flags;
+}
+
+std::string error_of(const std::string& model, const EngineFlags& flags) {
+  return std::string(Runtime::open(model, flags, {}).status().message());
+}
+
+TEST_CASE("ranks on a CPU divide threads, memory and disk") {
+  EngineFlags flags = flags_of(3);
+  flags.disk_memory_bytes = 3000;
+  flags.trace = "t.json";
+  const std::vector<EngineFlags> all = rank_flags(flags).value();
+  REQUIRE(all.size() == 3);
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    const EngineFlags& own = all[static_cast<size_t>(rank)];
+    CHECK(own.rank == rank);
+    CHECK(own.ranks == 3);
+    CHECK(own.threads == 2);
+    CHECK(own.host_memory_bytes == (uint64_t{4} << 30) / 3);
+    CHECK(own.disk_memory_bytes == 1000);
+  }
+  CHECK(all[0].trace == "t.json");
+  CHECK(all[2].trace == "t.json.rank2");
+}
+
+TEST_CASE("ranks on GPUs take those that are named, else one after another") {
+  EngineFlags flags = flags_of(1);
+  flags.device = "auto";
+  flags.gpus = std::vector<int64_t>{2, 0};
+  std::vector<EngineFlags> all = rank_flags(flags).value();
+  REQUIRE(all.size() == 2);
+  CHECK(all[0].gpu == 2);
+  CHECK(all[1].gpu == 0);
+  CHECK(all[1].device == "cuda");
+  CHECK(all[1].ranks == 2);
+  flags.gpus.reset();
+  flags.device = "cuda";
+  flags.ranks = 2;
+  flags.gpu = 1;
+  all = rank_flags(flags).value();
+  CHECK(all[0].gpu == 1);
+  CHECK(all[1].gpu == 2);
+}
+
+TEST_CASE("what several ranks cannot do is refused with what to do instead") {
+  const test::TemporaryCache cache;
+  const std::string model = test::read_golden("llama3").checkpoints.front();
+  EngineFlags flags = flags_of(9);
+  CHECK_THAT(error_of(model, flags),
+             Catch::Contains("9 ranks need as many threads") && Catch::Contains("--threads is 8"));
+  // It has two KV heads.
+  CHECK_THAT(error_of(model, flags_of(4)),
+             Catch::Contains("among 4 ranks") && Catch::Contains("may be 2"));
+  flags = flags_of(2);
+  flags.host_memory_bytes = uint64_t{100} << 20;
+  CHECK_THAT(error_of(model, flags), Catch::Contains("rank 0, which has 1/2 of --host-memory") &&
+                                         Catch::Contains("smallest budget"));
+  // In validate().
+  flags = flags_of(2);
+  flags.stages = 2;
+  CHECK_THAT(std::string(validate(flags).message()), Catch::Contains("give one of them"));
+  flags = flags_of(2);
+  flags.prefix_cache_bytes = 1000;
+  CHECK_THAT(std::string(validate(flags).message()), Catch::Contains("--prefix-cache"));
+  flags = flags_of(3);
+  flags.device = "cuda";
+  flags.gpus = std::vector<int64_t>{0, 1};
+  CHECK_THAT(std::string(validate(flags).message()), Catch::Contains("--gpus names 2 GPUs"));
+  flags = flags_of(1);
+  flags.gpus = std::vector<int64_t>{0, 1};
+  CHECK_THAT(std::string(validate(flags).message()), Catch::Contains("--ranks"));
+}
+
+TEST_CASE("an engine of ranks that nobody schedules is open and ends") {
+  const test::TemporaryCache cache;
+  const std::string model = test::read_golden("llama3").checkpoints.front();
+  for (int i = 0; i < 3; ++i) {
+    const auto runtime = Runtime::open(model, flags_of(2), {});
+    REQUIRE(runtime.status().message() == "");
+    CHECK(runtime.value()->shape().ranks == 2);
+    CHECK(runtime.value()->scheduler().stats().healthy);
+  }
+}
+
+}  // namespace
+}  // namespace spillway::ranked_runtime_test
