@@ -192,6 +192,8 @@ class LayerRun {
     const MatrixView all =
         dense_matrix(buffers_.joined, own.dtype, own.rows, own.columns * shape_.ranks);
     SPILLWAY_RETURN_IF_ERROR(gather(own));
+    // The parts of one row lie side by side already.
+    if (own.rows == 1) return ConstMatrixView(dense_matrix(buffers_.parts, own.dtype, 1, all.columns));
     for (int64_t rank = 0; rank < shape_.ranks; ++rank) {
       convert_rows(stream_, {.in = part(rank, own),
                              .out = all.slice_columns(rank * own.columns, own.columns)});
@@ -204,6 +206,10 @@ class LayerRun {
     if (buffers_.ranks == nullptr) return {};
     const int64_t columns = rows.columns / shape_.ranks;
     const MatrixView own = rows.slice_columns(shape_.rank * columns, columns);
+    if (rows.rows == 1) {
+      const size_t bytes = static_cast<size_t>(columns) * sizeof(float);
+      return buffers_.ranks->all_gather(stream_, own.data, rows.data, bytes);
+    }
     SPILLWAY_RETURN_IF_ERROR(gather(own));
     for (int64_t rank = 0; rank < shape_.ranks; ++rank) {
       if (rank == shape_.rank) continue;
@@ -221,8 +227,11 @@ class LayerRun {
   }
 
   Status gather(const MatrixView& own) {
-    const MatrixView mine = part(shape_.rank, own);
-    convert_rows(stream_, {.in = own, .out = mine});
+    MatrixView mine = own;
+    if (own.stride != own.columns) {
+      mine = part(shape_.rank, own);
+      convert_rows(stream_, {.in = own, .out = mine});
+    }
     const auto bytes = static_cast<size_t>(own.rows * own.columns) * dtype_bytes(own.dtype);
     return buffers_.ranks->all_gather(stream_, mine.data, buffers_.parts, bytes);
   }

@@ -240,7 +240,7 @@ Status CheckpointSlabs::load(uint32_t slab, std::span<std::byte> memory) const {
   return arrange(slab, memory);
 }
 
-Status CheckpointSlabs::arrange(uint32_t slab, std::span<std::byte> memory) const {
+Status CheckpointSlabs::arrange(uint32_t slab, std::span<std::byte> memory, bool) const {
   const Slab& about = slabs_[slab];
   SPILLWAY_RETURN_IF_ERROR(check_unchanged(about));
   const std::lock_guard lock(scratch_mutex_);

@@ -57,7 +57,7 @@ class CheckpointSlabs final : public SlabSource {
 
   // kCorruption: a file has changed since open(). Takes the time of copying the slab twice, and a
   // lock.
-  Status arrange(uint32_t slab, std::span<std::byte> memory) const override;
+  Status arrange(uint32_t slab, std::span<std::byte> memory, bool compare = false) const override;
   Status load(uint32_t slab, std::span<std::byte> memory) const override;
 
  private:

@@ -129,9 +129,12 @@ Status memory_short(const MemoryText& text, const MemoryTier& memory, const Take
   return {Code::kInfeasible,
           std::string(text.name) + " is " + format_bytes(minus(needed, memory.budget_bytes)) +
               " short: " + listed(parts) + (parts.size() == 1 ? " does" : " do") + " not fit " +
+              (memory.divided.ranks > 1 ? "the rank's share of " : "") +
               (memory.from_flag ? std::string(text.flag) + " " : "what is free, ") +
-              format_bytes(memory.budget_bytes) + "; the smallest budget that fits is " +
-              text.flag + " " + mebibytes(needed)};
+              format_bytes(memory.divided.ranks > 1 ? memory.divided.whole_of(memory.budget_bytes)
+                                                    : memory.budget_bytes) +
+              "; the smallest budget that fits is " + text.flag + " " +
+              mebibytes(memory.divided.ranks > 1 ? memory.divided.whole_of(needed) : needed)};
 }
 
 // Sizes of the KV cache's staging rings.

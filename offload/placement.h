@@ -13,6 +13,7 @@
 
 #include "kernels/base/status.h"
 #include "offload/tier.h"
+#include "offload/rank_memory.h"
 #include "offload/weight_placement.h"
 
 namespace spillway {
@@ -23,6 +24,7 @@ struct MemoryTier {
   bool from_flag = false;      // Else the budget is the free memory; for messages
   uint64_t process_bytes = 0;  // Taken by the process, or by a device's driver and libraries
   uint64_t buffer_bytes = 0;   // The engine's buffers on this tier, activations included
+  RankMemory divided = {};     // Of several ranks, which divide what the flag names; for messages
 };
 
 struct PlacementRequest {

@@ -34,7 +34,7 @@ class RankSlabs final : public SlabSource {
   const ModelFileTable& table() const override { return table_; }
   const std::string& largest_file() const override { return file_->path(); }
   std::vector<SlabRead> reads(uint32_t slab) const override;
-  Status arrange(uint32_t slab, std::span<std::byte> memory) const override;
+  Status arrange(uint32_t slab, std::span<std::byte> memory, bool compare) const override;
   Status load(uint32_t slab, std::span<std::byte> memory) const override;
   bool verifies() const override { return true; }
 

@@ -41,13 +41,14 @@ class SlabSource {
   // has that.
   virtual std::vector<SlabRead> reads(uint32_t slab) const = 0;
 
-  // Puts what was read in order. kCorruption: it is not what it was.
-  virtual Status arrange(uint32_t slab, std::span<std::byte> memory) const = 0;
+  // Puts what was read in order. kCorruption: it is not what it was; `compare`: where the source
+  // can tell, by comparing all of it.
+  virtual Status arrange(uint32_t slab, std::span<std::byte> memory, bool compare) const = 0;
 
   // Reads and arranges a slab. Blocks.
   virtual Status load(uint32_t slab, std::span<std::byte> memory) const = 0;
 
-  // Whether arrange() compares a slab with what load() has verified; then load() comes first.
+  // Whether arrange() can compare a slab with what load() has verified; then load() comes first.
   virtual bool verifies() const { return false; }
 };
 

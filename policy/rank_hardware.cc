@@ -25,20 +25,16 @@ HardwareProfile rank_hardware(const HardwareProfile& machine, int64_t ranks) {
   const Divider divide(ranks);
   HardwareProfile::Compute& compute = own.compute;
   if (compute.kind == "cpu") {
-    for (Figure* figure : {&compute.memory_bytes, &compute.memory_free_bytes, &compute.memory_read,
-                           &compute.prompt_attention, &compute.decode_attention,
-                           &compute.decode_attention_q4, &compute.decode_attention_q8}) {
+    for (Figure* figure :
+         {&compute.memory_read, &compute.prompt_attention, &compute.decode_attention,
+          &compute.decode_attention_q4, &compute.decode_attention_q8}) {
       divide(*figure);
     }
     for (MatrixFigure& matrix : compute.matrix) divide(matrix.rate);
     for (PeakFigure& peak : compute.peaks) divide(peak.rate);
   }
-  HardwareProfile::Host& host = own.host;
-  for (Figure* figure :
-       {&host.memory_bytes, &host.memory_free_bytes, &host.memory_read, &host.decode_attention}) {
-    divide(*figure);
-  }
-  divide(own.disk.free_bytes);
+  divide(own.host.memory_read);
+  divide(own.host.decode_attention);
   divide(own.disk.processor);
   for (DiskFigure& disk : own.disk.read) divide(disk.rate);
   for (DiskFigure& disk : own.disk.write) divide(disk.rate);

@@ -8,9 +8,10 @@
 
 namespace spillway {
 
-// Ranks on a CPU divide its processors, memory and disk. Those on GPUs have one each, with its
-// memory and its link, and divide host memory, the processors and the disk. What ranks say to each
-// other is not in it: on a CPU it is copied at the rate of memory.
+// Ranks on a CPU divide the rates of its processors, memory and disk. Those on GPUs have one each,
+// with its link, and divide the rates of host memory, of the processors and of the disk. Capacities
+// stay whole: make_plan() divides them. What ranks say to each other is not in it: on a CPU it is
+// copied at the rate of memory.
 HardwareProfile rank_hardware(const HardwareProfile& machine, int64_t ranks);
 
 }  // namespace spillway

@@ -32,16 +32,6 @@ namespace spillway {
 
 namespace {
 
-// Running out of memory in a sweep ends its sequences, not the process.
-template <class Run>
-Status try_sweep(const Run& run) {
-  try {
-    return run();
-  } catch (const std::exception& error) {
-    return {Code::kCapacity, std::string("the sweep failed: ") + error.what()};
-  }
-}
-
 // Requests that are held in a sweep, at most: each is looked up in the prefix cache.
 constexpr int64_t kHeldMax = 1024;
 
@@ -471,8 +461,11 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     if (others_ == nullptr) return engine_->run(items, *this);
     SPILLWAY_ASSIGN_OR_RETURN(const OtherRanks::Rows rows, others_->finish());
     for (const auto& [item, status] : rows.failures) on_failure(item, status);
-    const StageRows with{.in = rows.hidden, .out = {}, .others = rows.others};
-    return others_->settle(try_sweep([&] { return engine_->run(items, *this, with); }));
+    const StageRows with{.in = rows.hidden, .out = {}, .peers = rows.peers};
+    const auto run = [&] { return engine_->run(items, *this, with); };
+    SPILLWAY_ASSIGN_OR_RETURN(const ItemFailures late, others_->settle(try_sweep(run)));
+    for (const auto& [item, status] : late) on_failure(item, status);
+    return {};
   }
 
   void on_logits(size_t item, int64_t token, std::span<float> logits) override {

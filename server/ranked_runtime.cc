@@ -10,7 +10,6 @@
 #include "kernels/ranks/gpu_ranks.h"
 #include "kernels/ranks/thread_mail.h"
 #include "kernels/ranks/thread_ranks.h"
-#include "scheduler/planning/memory_budget.h"
 #include "scheduler/stages/layer_ranks.h"
 #include "scheduler/stages/stage_ring.h"
 #include "scheduler/stages/stage_worker.h"
@@ -33,6 +32,12 @@ Result<std::vector<std::unique_ptr<RankGroup>>> group_of(const std::vector<Opene
 // The threads of the ranks that follow, and the mail between all.
 class Followers {
  public:
+  // What a rank says of itself when it is open.
+  struct Opened {
+    KvCacheOptions cache;
+    std::string plan_line;
+  };
+
   explicit Followers(size_t ranks) : mail_(thread_mail(static_cast<int>(ranks))) {}
   ~Followers() {
     end_ranks(*mail_[0]);
@@ -46,29 +51,30 @@ class Followers {
   // Opens the next rank on a thread of its own, where it follows until it is told to end.
   void start(OpenedModel opened, Plan plan, RuntimeOptions options) {
     const size_t rank = threads_.size() + 1;
-    std::promise<Result<KvCacheOptions>> promise;
+    std::promise<Result<Opened>> promise;
     opened_.push_back(promise.get_future());
     threads_.emplace_back([this, rank, told = std::move(promise), model = std::move(opened),
                            its_plan = std::move(plan), its_options = std::move(options)]() mutable {
       follow(*mail_[rank], std::move(told), std::move(model), std::move(its_plan), its_options);
+      mail_[rank].reset();  // Nobody waits for what does not come.
     });
   }
 
-  // Waits until all are open: with these caches.
-  Result<std::vector<KvCacheOptions>> caches() {
-    std::vector<KvCacheOptions> all;
+  // Waits until all are open.
+  Result<std::vector<Opened>> wait_opened() {
+    std::vector<Opened> all;
     Status status;
     for (size_t i = 0; i < opened_.size(); ++i) {
-      const Result<KvCacheOptions> one = opened_[i].get();
+      Result<Opened> one = opened_[i].get();
       if (!one.ok() && status.ok()) status = one.status().at(name_of(i + 1));
-      if (one.ok()) all.push_back(one.value());
+      if (one.ok()) all.push_back(std::move(one).value());
     }
     SPILLWAY_RETURN_IF_ERROR(status);
     return all;
   }
 
  private:
-  static void follow(RankMail& mail, std::promise<Result<KvCacheOptions>> told, OpenedModel opened,
+  static void follow(RankMail& mail, std::promise<Result<Opened>> told, OpenedModel opened,
                      Plan plan, const RuntimeOptions& options) {
     Result<std::unique_ptr<Runtime>> runtime = Status(Code::kCapacity, "");
     try {
@@ -78,17 +84,22 @@ class Followers {
     }
     if (!runtime.ok()) return told.set_value(runtime.status());
     Engine& engine = runtime.value()->engine();
-    KvCacheOptions cache = engine.kv().options();
+    Opened self{engine.kv().options(), plan_line(*runtime.value())};
+    KvCacheOptions& cache = self.cache;
     cache.memory_bytes = engine.kv().memory_bytes();
     cache.host_bytes = engine.kv().host_bytes();
     cache.disk_bytes = engine.kv().disk_bytes();
-    told.set_value(cache);
+    told.set_value(std::move(self));
     // What fails in a sweep is told to rank 0; mail between threads does not fail.
-    (void)run_stage(mail, engine);
+    try {
+      (void)run_stage(mail, engine);
+    } catch (const std::exception&) {
+      options.ranks->leave();  // No memory even for a message: rank 0 learns that this one is gone.
+    }
   }
 
   std::vector<std::unique_ptr<RankMail>> mail_;  // By rank
-  std::vector<std::future<Result<KvCacheOptions>>> opened_;
+  std::vector<std::future<Result<Opened>>> opened_;
   std::vector<std::thread> threads_;
 };
 
@@ -113,7 +124,7 @@ class RanksOfThreads final : public OtherRanks {
   void release(const KvSequence* sequence) override { ranks_->release(sequence); }
   Status start(std::span<const SweepItem> items) override { return ranks_->start(items); }
   Result<Rows> finish() override { return ranks_->finish(); }
-  Status settle(Status own) override { return ranks_->settle(std::move(own)); }
+  Result<ItemFailures> settle(Status own) override { return ranks_->settle(std::move(own)); }
 
  private:
   const std::shared_ptr<Followers> followers_;
@@ -127,13 +138,14 @@ Result<std::vector<Plan>> plans_of(const std::vector<OpenedModel>& opened,
   std::vector<Plan> plans;
   for (size_t rank = 0; rank < opened.size(); ++rank) {
     EngineFlags flags = opened[rank].flags;
-    PlanMachine machine = machine_of(opened[rank], nullptr);
-    machine.disk_free_bytes /= opened.size();
+    const PlanMachine machine = machine_of(opened[rank], nullptr);
     if (rank > 0) {
       const Plan& first = plans[0];
       flags.block = first.block_sequences();
       flags.prefill_tokens = first.prefill_tokens();
       flags.prefill_target = first.prefill_target();
+      if (first.micro_batch_sequences() > 0) flags.micro_batch = first.micro_batch_sequences();
+      if (first.discrete) flags.attention = first.host_attention() ? "host" : "device";
       if (planner) {
         flags.weights = first.percent.weights;
         flags.kv = first.percent.kv;
@@ -143,13 +155,11 @@ Result<std::vector<Plan>> plans_of(const std::vector<OpenedModel>& opened,
     Result<Plan> plan = rank == 0 && planner
                             ? planner(opened[0])
                             : make_plan(opened[rank].model, machine, flags, options.wishes);
-    if (!plan.ok()) {
-      const std::string all = std::to_string(opened.size());
-      return plan.status().at(name_of(rank) + ", which has 1/" + all + " of --host-memory");
-    }
+    if (!plan.ok()) return plan.status().at(name_of(rank));
     if (rank > 0) {
       // They cut sweeps into the same micro-batches.
       plan->engine.micro_batch_sequences = plans[0].micro_batch_sequences();
+      plan->engine.draft_rows_max = plans[0].engine.draft_rows_max;
       SPILLWAY_CHECK(plan->engine.sweep_tokens_max == plans[0].engine.sweep_tokens_max);
     }
     plans.push_back(std::move(plan).value());
@@ -167,17 +177,12 @@ Result<std::vector<EngineFlags>> rank_flags(const EngineFlags& flags) {
                             (flags.threads > 0 ? "and --threads is " : "and there are ") +
                             std::to_string(threads) + "; each rank computes with one at least");
   }
-  const uint64_t host = host_budget(flags.host_memory_bytes).bytes;
   std::vector<EngineFlags> all;
   for (int64_t rank = 0; rank < ranks; ++rank) {
     EngineFlags& own = all.emplace_back(flags);
     own.ranks = ranks;
     own.rank = rank;
-    own.threads = threads / ranks;
-    own.host_memory_bytes = host / static_cast<uint64_t>(ranks);
-    if (flags.disk_memory_bytes) {
-      own.disk_memory_bytes = *flags.disk_memory_bytes / static_cast<uint64_t>(ranks);
-    }
+    own.threads = threads / ranks + (rank < threads % ranks ? 1 : 0);
     if (flags.device == "cuda") own.gpu += rank;
     if (flags.gpus) {
       own.device = "cuda";
@@ -191,7 +196,12 @@ Result<std::vector<EngineFlags>> rank_flags(const EngineFlags& flags) {
 
 Result<std::unique_ptr<Runtime>> open_ranks(const std::string& model, const EngineFlags& flags,
                                             RuntimeOptions options,
-                                            const Runtime::Planner& planner) {
+                                            const Runtime::Planner& planner,
+                                            std::optional<FileId> damaged, CachedFile* cached) {
+  if (!options.start_scheduler) {
+    return invalid_argument("--ranks and --gpus are for commands that take requests; leave them "
+                            "out here");
+  }
   SPILLWAY_ASSIGN_OR_RETURN(const std::vector<EngineFlags> all_flags, rank_flags(flags));
   RuntimeOptions quiet;
   quiet.wishes = options.wishes;
@@ -203,10 +213,12 @@ Result<std::unique_ptr<Runtime>> open_ranks(const std::string& model, const Engi
       own.device = opened[0].device->discrete() ? "cuda" : "cpu";
       if (opened[0].device->discrete()) own.gpu += own.rank;
     }
-    Result<OpenedModel> one = open_model(model, own, own.rank == 0 ? options : quiet);
+    Result<OpenedModel> one = own.rank == 0 ? open_model(model, own, options, damaged)
+                                            : open_model(model, own, quiet);
     if (!one.ok()) return own.rank == 0 ? one.status() : one.status().at(name_of(opened.size()));
     opened.push_back(std::move(one).value());
   }
+  *cached = {opened[0].model.cached, opened[0].model.table->file_id};
   SPILLWAY_ASSIGN_OR_RETURN(std::vector<Plan> plans, plans_of(opened, options, planner));
   SPILLWAY_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<RankGroup>> group, group_of(opened));
   const auto followers = std::make_shared<Followers>(opened.size());
@@ -216,9 +228,14 @@ Result<std::unique_ptr<Runtime>> open_ranks(const std::string& model, const Engi
   }
   options.ranks = std::move(group[0]);
   options.others = [&]() -> Result<std::unique_ptr<OtherRanks>> {
-    SPILLWAY_ASSIGN_OR_RETURN(const std::vector<KvCacheOptions> caches, followers->caches());
+    SPILLWAY_ASSIGN_OR_RETURN(const auto others, followers->wait_opened());
+    std::vector<KvCacheOptions> caches;
+    for (const Followers::Opened& other : others) {
+      caches.push_back(other.cache);
+      if (options.say) options.say(other.plan_line);
+    }
     SPILLWAY_ASSIGN_OR_RETURN(std::unique_ptr<OtherRanks> ranks,
-                              layer_ranks(followers->mail(), caches));
+                              layer_ranks(followers->mail(), *options.ranks, caches));
     return std::unique_ptr<OtherRanks>(
         std::make_unique<RanksOfThreads>(followers, std::move(ranks)));
   };

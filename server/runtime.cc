@@ -66,11 +66,15 @@ std::string tiers_text(const TierBytes& bytes, bool discrete) {
 std::string plan_line(const Runtime& runtime) {
   const Plan& plan = runtime.plan();
   const bool own = plan.discrete;
-  std::string text = runtime.model_name() + ": weights " + tiers_text(plan.weights, own) + " in " +
-                     plan.formats_text() + (plan.in_int8 ? " by 8-bit products" : "") +
-                     ", KV cache " + tiers_text(plan.kv, own) + " in " +
-                     std::string(format_name(plan.kv_format())) + " for up to " +
-                     std::to_string(plan.block_sequences()) + " sequences, ";
+  const ModelShape& shape = plan.shape;
+  std::string text = runtime.model_name() + ": ";
+  if (shape.ranks > 1) {
+    text += "rank " + std::to_string(shape.rank) + " of " + std::to_string(shape.ranks) + ": ";
+  }
+  text += "weights " + tiers_text(plan.weights, own) + " in " + plan.formats_text() +
+          (plan.in_int8 ? " by 8-bit products" : "") + ", KV cache " + tiers_text(plan.kv, own) +
+          " in " + std::string(format_name(plan.kv_format())) + " for up to " +
+          std::to_string(plan.block_sequences()) + " sequences, ";
   if (plan.kv_rule().kind != KvRuleKind::kFull) {
     text += "KV rule " + to_string(plan.kv_rule()) + ", ";
   }

@@ -18,8 +18,6 @@ namespace spillway {
 
 namespace {
 
-using FileId = decltype(ModelFileTable::file_id);
-
 // Shows loading as a share of the whole, in steps of 10 %.
 class LoadPrinter {
  public:
@@ -311,7 +309,7 @@ Result<OpenedModel> open_model(const std::string& model, const EngineFlags& flag
                                                 .progress = ConvertPrinter(options),
                                                 .damaged = damaged,
                                                 .say = options.say}));
-  if (!opened.model.dummy()) {
+  if (!opened.model.dummy() && flags.rank == 0) {  // Of several ranks the first has requests.
     load_tokenizer(options, &opened);
     if (opened.tokenizer) {
       opened.chat = std::make_unique<ChatTemplate>(ChatTemplate::load(opened.model.table->files));
@@ -347,6 +345,20 @@ Result<std::unique_ptr<Runtime>> open_runtime(OpenedModel opened, Plan plan,
   return std::make_unique<Runtime>(std::move(state));
 }
 
+namespace {
+
+Result<std::unique_ptr<Runtime>> open_once(const std::string& model, const EngineFlags& flags,
+                                           const RuntimeOptions& options,
+                                           const Runtime::Planner& planner,
+                                           std::optional<FileId> damaged, CachedFile* file) {
+  SPILLWAY_ASSIGN_OR_RETURN(OpenedModel opened, open_model(model, flags, options, damaged));
+  *file = {opened.model.cached, opened.model.table->file_id};
+  SPILLWAY_ASSIGN_OR_RETURN(Plan plan, planner ? planner(opened) : default_plan(opened, options));
+  return open_runtime(std::move(opened), std::move(plan), options);
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& model, const EngineFlags& flags,
                                                const RuntimeOptions& options,
                                                const Planner& planner) {
@@ -354,19 +366,17 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& model, const E
     return invalid_argument("--stages is for serve, batch and bench; leave it out here");
   }
   say_least_room(flags.disk_dirs, options);
-  if (flags.rank_count() > 1) return open_ranks(model, flags, options, planner);
   std::optional<FileId> damaged;
   while (true) {
-    SPILLWAY_ASSIGN_OR_RETURN(OpenedModel opened, open_model(model, flags, options, damaged));
-    SPILLWAY_ASSIGN_OR_RETURN(Plan plan, planner ? planner(opened) : default_plan(opened, options));
-    const bool cached = opened.model.cached;
-    const FileId id = opened.model.table->file_id;
-    auto runtime = open_runtime(std::move(opened), std::move(plan), options);
+    CachedFile file;
+    auto runtime = flags.rank_count() > 1
+                       ? open_ranks(model, flags, options, planner, damaged, &file)
+                       : open_once(model, flags, options, planner, damaged, &file);
     // A damaged file in the cache is packed again from its directory, once.
-    if (runtime.status().code() != Code::kCorruption || !cached) return runtime;
+    if (runtime.status().code() != Code::kCorruption || !file.cached) return runtime;
     // It was written a moment ago: the disk does not give back what it was given.
     if (damaged) return Status(Code::kIoError, std::string(runtime.status().message()));
-    damaged = id;
+    damaged = file.id;
   }
 }
 

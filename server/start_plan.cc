@@ -60,12 +60,8 @@ class StartPlanner {
 
   Result<Plan> plan(const OpenedModel& opened) {
     cut_to(opened.model.shape(), &workload_);
-    profile_ = current_profile(*opened.device, scratch_directories(flags_.disk_dirs));
-    if (profile() != nullptr && opened.flags.ranks > 1) {
-      profile_ = std::optional(rank_hardware(*profile(), opened.flags.ranks));
-    }
-    PlanMachine machine = machine_of(opened, profile());
-    machine.disk_free_bytes /= static_cast<uint64_t>(opened.flags.ranks);
+    profile_ = profile_of(opened);
+    const PlanMachine machine = machine_of(opened, profile());
     const bool quantized = is_quantized(opened.model.table->format) && profile() != nullptr;
     if (quantized && profile()->compute.in_int8 != opened.device->in_int8(Format::kQ4)) {
       say("warning: this machine's hardware profile was measured when quantised weights were "
@@ -98,6 +94,17 @@ class StartPlanner {
   }
 
  private:
+  // Of ranks each has its share of the machine, which is known by the threads of all.
+  Result<std::optional<HardwareProfile>> profile_of(const OpenedModel& opened) const {
+    const std::vector<std::string> folders = scratch_directories(flags_.disk_dirs);
+    const int64_t ranks = opened.flags.ranks;
+    if (ranks == 1) return current_profile(*opened.device, folders);
+    SPILLWAY_ASSIGN_OR_RETURN(const auto device, open_device(device_choice(flags_)));
+    SPILLWAY_ASSIGN_OR_RETURN(std::optional<HardwareProfile> machine,
+                              current_profile(*device, folders));
+    if (machine) machine = rank_hardware(*machine, ranks);
+    return machine;
+  }
   void say(const std::string& line) const {
     if (options_.say) options_.say(line);
   }

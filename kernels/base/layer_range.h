@@ -14,9 +14,9 @@ struct LayerRange {
 
   int64_t end() const { return first + count; }
   bool contains(int64_t layer) const { return layer >= first && layer < end(); }
-  // Of several ranks that share every layer, the first has these.
+  // Of several ranks that share every layer the first embeds, and all share the head.
   bool embeds(const ModelShape& shape) const { return first == 0 && shape.rank == 0; }
-  bool has_head(const ModelShape& shape) const { return end() == shape.layers && shape.rank == 0; }
+  bool has_head(const ModelShape& shape) const { return end() == shape.layers; }
 
   friend bool operator==(const LayerRange&, const LayerRange&) = default;
 };

@@ -1,5 +1,6 @@
 #include "kernels/base/rank_shape.h"
 
+#include <algorithm>
 #include <numeric>
 #include <string>
 
@@ -8,7 +9,7 @@ namespace spillway {
 Result<ModelShape> rank_shape(const ModelShape& whole, int64_t rank, int64_t ranks) {
   const int64_t most =
       std::gcd(std::gcd(whole.heads, whole.kv_heads), std::gcd(whole.mlp, whole.hidden));
-  if (most % ranks != 0) {
+  if (most % ranks != 0 || whole.vocabulary < ranks * ranks) {
     std::string counts;
     for (int64_t n = 2; n <= most; ++n) {
       if (most % n == 0) counts += (counts.empty() ? "" : ", ") + std::to_string(n);
@@ -27,6 +28,14 @@ Result<ModelShape> rank_shape(const ModelShape& whole, int64_t rank, int64_t ran
   shape.kv_heads /= ranks;
   shape.mlp /= ranks;
   return shape;
+}
+
+RowSpan head_rows(int64_t vocabulary, int64_t rank, int64_t ranks) {
+  constexpr int64_t kPanel = 64;
+  int64_t share = (vocabulary + ranks - 1) / ranks;
+  const int64_t panels = (share + kPanel - 1) / kPanel * kPanel;
+  if ((ranks - 1) * panels < vocabulary) share = panels;
+  return {rank * share, std::min(share, vocabulary - rank * share)};
 }
 
 std::vector<RowSpan> rank_rows(const ModelShape& whole, const WeightSpec& spec, int64_t rank,
@@ -51,6 +60,8 @@ std::vector<RowSpan> rank_rows(const ModelShape& whole, const WeightSpec& spec, 
     case WeightRole::kMlpDownWeight:
     case WeightRole::kMlpDownBias:
       return {share(0, whole.hidden)};
+    case WeightRole::kHead:
+      return {head_rows(whole.vocabulary, rank, ranks)};
     default:
       return {{0, spec.kind == WeightKind::kVector ? spec.columns : spec.rows}};
   }

@@ -15,7 +15,7 @@
 namespace spillway {
 
 // The shape of rank `rank` of `ranks`, with that many heads, KV heads and inner units of the MLP;
-// the embeddings and the head are those of rank 0. kInvalidArgument: the model cannot be divided
+// the embeddings are those of rank 0 alone. kInvalidArgument: the model cannot be divided
 // so; the message says by what it can. REQUIRES: a valid shape of a whole model; rank < ranks.
 Result<ModelShape> rank_shape(const ModelShape& whole, int64_t rank, int64_t ranks);
 
@@ -24,6 +24,10 @@ struct RowSpan {
   int64_t first = 0, count = 0;
   friend bool operator==(const RowSpan&, const RowSpan&) = default;
 };
+
+// The rank's part of the LM head's rows: whole panels (weight_layout.h) where that leaves rows for
+// every rank, so that the last may have fewer. REQUIRES: rank_shape() gives a shape.
+RowSpan head_rows(int64_t vocabulary, int64_t rank, int64_t ranks);
 
 // The rows of the whole model's weight that make the rank's, in order; of a vector, its numbers.
 // REQUIRES: `spec` is of `whole`; rank_shape() gives a shape.

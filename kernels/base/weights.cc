@@ -2,6 +2,8 @@
 
 #include <iterator>
 
+#include "kernels/base/rank_shape.h"
+
 namespace spillway {
 
 namespace {
@@ -69,7 +71,7 @@ class Lister {
     layer_ = -1;
     if (s.final_norm) norm(WeightRole::kFinalNormWeight, WeightRole::kFinalNormBias);
     if (s.embedding != s.hidden) matrix(WeightRole::kProjectOut, s.embedding, s.hidden);
-    matrix(WeightRole::kHead, s.vocabulary, s.embedding);
+    matrix(WeightRole::kHead, head_rows(s.vocabulary, s.rank, s.ranks).count, s.embedding);
   }
 
   std::vector<WeightSpec> take() { return std::move(specs_); }

@@ -58,7 +58,8 @@ struct WeightSpec {
 };
 
 // In streaming order: embeddings, layer 0, ..., layer N-1, final norm, head. Of a rank's shape
-// (rank_shape.h) those of the layers are the rank's own; embeddings and head are listed whole.
+// (rank_shape.h) those of the layers and the head are the rank's own; the embeddings, which only
+// the first has, are listed whole.
 std::vector<WeightSpec> weight_specs(const ModelShape& shape);
 
 // The three parts of that list. All layers have the same weights.

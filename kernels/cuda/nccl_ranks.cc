@@ -5,6 +5,7 @@
 #if __has_include(<nccl.h>)
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -29,69 +30,76 @@ Status nccl_status(const NcclApi& api, ncclResult_t result, const std::string& w
 // The communicators of this process, so that one rank's leaving frees the others' streams, which
 // would wait for it for ever: NCCL aborts a communicator on its own rank alone.
 struct Communicators {
+  explicit Communicators(size_t count) : all(count) {}
+
+  struct One {
+    std::timed_mutex in_use;    // While its rank queues a call
+    ncclComm_t comm = nullptr;  // Null: ended
+  };
   std::atomic<int> left{-1};  // The first rank that left
-  std::mutex mutex;
-  std::vector<ncclComm_t> comms;  // By rank; null: ended
+  std::vector<One> all;       // By rank, or the only one of this process
 };
 
 class NcclRank final : public RankGroup {
  public:
-  // `all`: with this rank's communicator; `index`: its place there.
-  NcclRank(const NcclApi& api, std::shared_ptr<Communicators> all, size_t index, int rank, int size)
+  // `index`: the place of this rank's communicator.
+  NcclRank(const NcclApi& api, std::shared_ptr<Communicators> group, size_t index, int rank,
+           int size)
       : RankGroup(rank, size),
         api_(api),
-        all_(std::move(all)),
-        index_(index),
-        comm_(all_->comms[index]) {}
+        group_(std::move(group)),
+        own_(group_->all[index]) {}
   ~NcclRank() override {
     // Destroying waits for what is queued, which after an error may never end.
-    if (broken_.ok() && all_->left < 0) {
-      api_.destroy(comm_);
-      const std::lock_guard lock(all_->mutex);
-      all_->comms[index_] = nullptr;
-    } else {
+    if (!broken_.ok() || group_->left >= 0) {
       abort_all();
+      return;
     }
+    const std::lock_guard lock(own_.in_use);
+    if (own_.comm != nullptr) api_.destroy(std::exchange(own_.comm, nullptr));
   }
 
   void leave() override {
     int none = -1;
-    all_->left.compare_exchange_strong(none, rank());
+    group_->left.compare_exchange_strong(none, rank());
     abort_all();
   }
 
   Status all_gather(Stream& stream, const std::byte* from, std::byte* to, size_t bytes) override {
     return call(stream, "all_gather", bytes, [&](cudaStream_t queue) {
-      return api_.all_gather(from, to, bytes, ncclUint8, comm_, queue);
+      return api_.all_gather(from, to, bytes, ncclUint8, own_.comm, queue);
     });
   }
 
   Status broadcast(Stream& stream, std::byte* data, size_t bytes, int root) override {
     SPILLWAY_RETURN_IF_ERROR(check_rank(root));
     return call(stream, "broadcast", bytes, [&](cudaStream_t queue) {
-      return api_.broadcast(data, data, bytes, ncclUint8, root, comm_, queue);
+      return api_.broadcast(data, data, bytes, ncclUint8, root, own_.comm, queue);
     });
   }
 
   Status send(Stream& stream, const std::byte* data, size_t bytes, int to) override {
     SPILLWAY_RETURN_IF_ERROR(check_other(to));
     return call(stream, "send", bytes, [&](cudaStream_t queue) {
-      return api_.send(data, bytes, ncclUint8, to, comm_, queue);
+      return api_.send(data, bytes, ncclUint8, to, own_.comm, queue);
     });
   }
 
   Status receive(Stream& stream, std::byte* data, size_t bytes, int from) override {
     SPILLWAY_RETURN_IF_ERROR(check_other(from));
     return call(stream, "receive", bytes, [&](cudaStream_t queue) {
-      return api_.receive(data, bytes, ncclUint8, from, comm_, queue);
+      return api_.receive(data, bytes, ncclUint8, from, own_.comm, queue);
     });
   }
 
  private:
+  // A rank that queues a call is waited for, but not longer than that takes: NCCL's first call may
+  // itself wait for the rank that leaves, and an abort is what ends it.
   void abort_all() {
-    const std::lock_guard lock(all_->mutex);
-    for (ncclComm_t& comm : all_->comms) {
-      if (comm != nullptr) api_.abort(std::exchange(comm, nullptr));
+    constexpr std::chrono::seconds kQueueing{2};
+    for (Communicators::One& one : group_->all) {
+      const std::unique_lock lock(one.in_use, kQueueing);
+      if (one.comm != nullptr) api_.abort(std::exchange(one.comm, nullptr));
     }
   }
 
@@ -108,9 +116,6 @@ class NcclRank final : public RankGroup {
 
   template <class Queue>
   Status call(Stream& stream, const char* what, size_t bytes, const Queue& queue) {
-    if (const int left = all_->left; left >= 0 && broken_.ok()) {
-      broken_ = Status(Code::kDeviceLost, "rank " + std::to_string(left) + " is gone");
-    }
     SPILLWAY_RETURN_IF_ERROR(broken_);
     SPILLWAY_CHECK(stream.kind() == DeviceKind::kCuda);
     auto* const context = static_cast<CudaContext*>(stream.native());
@@ -118,8 +123,13 @@ class NcclRank final : public RankGroup {
     if (!context->ready()) return context->status();
     const std::string where =
         "rank " + std::to_string(rank()) + " of " + std::to_string(size()) + ": " + what;
+    const std::lock_guard lock(own_.in_use);
+    if (own_.comm == nullptr || group_->left >= 0) {
+      broken_ = Status(Code::kDeviceLost, "rank " + std::to_string(group_->left) + " is gone");
+      return broken_;
+    }
     ncclResult_t earlier = ncclSuccess;
-    ncclResult_t result = api_.async_error(comm_, &earlier);
+    ncclResult_t result = api_.async_error(own_.comm, &earlier);
     if (result == ncclSuccess) result = earlier;
     if (result == ncclSuccess && bytes > 0) {
       begin_span(*context, what, "bytes", static_cast<int64_t>(bytes));
@@ -131,10 +141,9 @@ class NcclRank final : public RankGroup {
   }
 
   const NcclApi& api_;
-  const std::shared_ptr<Communicators> all_;
-  const size_t index_;
-  const ncclComm_t comm_;
-  Status broken_;
+  const std::shared_ptr<Communicators> group_;
+  Communicators::One& own_;
+    Status broken_;
 };
 
 }  // namespace
@@ -146,15 +155,15 @@ Result<std::vector<std::unique_ptr<RankGroup>>> gpu_ranks(std::span<const int> g
     return invalid_argument("a GPU is named twice; each can be one rank");
   }
   SPILLWAY_ASSIGN_OR_RETURN(const cuda::NcclApi* const api, cuda::nccl_api());
-  const auto all = std::make_shared<cuda::Communicators>();
-  std::vector<ncclComm_t>& comms = all->comms;
-  comms.resize(gpus.size());
+  std::vector<ncclComm_t> comms(gpus.size());
   SPILLWAY_RETURN_IF_ERROR(cuda::nccl_status(
       *api, api->init_all(comms.data(), static_cast<int>(gpus.size()), gpus.data()),
       "joining " + std::to_string(gpus.size()) + " GPUs"));
+  const auto group = std::make_shared<cuda::Communicators>(gpus.size());
+  for (size_t rank = 0; rank < comms.size(); ++rank) group->all[rank].comm = comms[rank];
   std::vector<std::unique_ptr<RankGroup>> ranks;
   for (size_t rank = 0; rank < comms.size(); ++rank) {
-    ranks.push_back(std::make_unique<cuda::NcclRank>(*api, all, rank, static_cast<int>(rank),
+    ranks.push_back(std::make_unique<cuda::NcclRank>(*api, group, rank, static_cast<int>(rank),
                                                      static_cast<int>(comms.size())));
   }
   return ranks;
@@ -173,8 +182,8 @@ Result<std::unique_ptr<RankGroup>> gpu_rank(RankGroup& processes, Stream& host, 
   ncclComm_t comm = nullptr;
   SPILLWAY_RETURN_IF_ERROR(
       cuda::nccl_status(*api, api->init_rank(&comm, processes.size(), id, processes.rank()), what));
-  const auto own = std::make_shared<cuda::Communicators>();
-  own->comms = {comm};
+  const auto own = std::make_shared<cuda::Communicators>(1);
+  own->all[0].comm = comm;
   return std::unique_ptr<RankGroup>(
       std::make_unique<cuda::NcclRank>(*api, own, 0, processes.rank(), processes.size()));
 }

@@ -96,7 +96,7 @@ Status Engine::allocate(EngineScratch scratch) {
   buffers_ = place_buffers(memory + layers);
   for (LayerBuffers& buffers : buffers_.layers) buffers.ranks = options_.ranks;
   SPILLWAY_ASSIGN_OR_RETURN(Buffer logits, device_.allocate(Memory::kPinned, sizes.logits));
-  head_.emplace(*stream_, model, buffers_, std::move(logits));
+  head_.emplace(*stream_, model, buffers_, std::move(logits), options_.ranks);
   const KvCacheOptions kv{.layout = kv_layout(model, options_.kv_format),
                           .layers = layers_,
                           .memory_bytes = options_.kv_bytes,
@@ -210,6 +210,14 @@ Status Engine::bring_back(std::unique_ptr<KvSequence>* sequence, const KvBudget&
 }
 
 Status Engine::run(std::span<const SweepItem> items, LogitsSink& sink, StageRows rows) {
+  // After a sweep that ends early, by an error or an exception, nothing stays under way, and
+  // no other rank waits.
+  struct Cleanup {
+    ~Cleanup() {
+      if (engine != nullptr) engine->abandon();
+    }
+    Engine* engine;
+  } cleanup{this};
   tokens_.clear();
   positions_.clear();
   for (const SweepItem& item : items) {
@@ -228,17 +236,11 @@ Status Engine::run(std::span<const SweepItem> items, LogitsSink& sink, StageRows
   const bool shared = options_.ranks != nullptr;
   SPILLWAY_CHECK(rows.in.size() == (shared || layers_.embeds(shape()) ? 0 : numbers));
   SPILLWAY_CHECK(rows.out.size() == (shared || layers_.has_head(shape()) ? 0 : numbers));
+  SPILLWAY_CHECK(shared == (rows.peers != nullptr));
   others_failures_.clear();
   const double start = steady_seconds();
   plan_micro_batches(items);
   rotary_->fill(items);
-  // After a sweep that ends early, by an error or an exception, nothing stays under way.
-  struct Cleanup {
-    ~Cleanup() {
-      if (engine != nullptr) engine->abandon();
-    }
-    Engine* engine;
-  } cleanup{this};
   SPILLWAY_RETURN_IF_ERROR(sweep(items, sink, rows));
   SPILLWAY_RETURN_IF_ERROR(kv_feed_->end_sweep());
   SPILLWAY_RETURN_IF_ERROR(activations_->end_sweep());
@@ -339,11 +341,19 @@ Status Engine::sweep(std::span<const SweepItem> items, LogitsSink& sink, const S
     SPILLWAY_RETURN_IF_ERROR(shape().rank > 0 ? take_embedded() : take_in(rows.in));
   }
   SPILLWAY_RETURN_IF_ERROR(run_layers(items));
-  if (rows.others) {
-    SPILLWAY_ASSIGN_OR_RETURN(others_failures_, rows.others());
+  if (rows.peers != nullptr) SPILLWAY_RETURN_IF_ERROR(meet(items.size(), *rows.peers));
+  if (shape().rank > 0) return follow_head(*rows.peers);
+  return layers_.has_head(shape()) ? run_head(items, sink, rows.peers) : hand_on(rows.out);
+}
+
+// Learns which items have failed on other ranks, before any of their tokens is passed on.
+Status Engine::meet(size_t items, RankPeers& peers) {
+  ItemFailures own;
+  for (size_t i = 0; i < items; ++i) {
+    if (!kv_feed_->failure(i).ok()) own.emplace_back(i, kv_feed_->failure(i));
   }
-  if (layers_.has_head(shape())) return run_head(items, sink);
-  return shape().rank > 0 ? drop_rows() : hand_on(rows.out);
+  SPILLWAY_ASSIGN_OR_RETURN(others_failures_, peers.meet(own));
+  return {};
 }
 
 // Uploads the residual stream that the previous layers' engine computed.
@@ -376,13 +386,21 @@ Status Engine::share_embedded(const MatrixView& hidden) {
   return options_.ranks->broadcast(*stream_, hidden.data, bytes, 0);
 }
 
-// The last pass of a rank that has no head.
-Status Engine::drop_rows() {
+// The last pass of a rank other than the first, which needs no rows, and its part of the logits.
+Status Engine::follow_head(RankPeers& peers) {
   for (size_t i = 0; i < micro_batches_.size(); ++i) {
     SPILLWAY_RETURN_IF_ERROR(acquire_activations().status());
     activations_->release(false);
   }
+  SPILLWAY_ASSIGN_OR_RETURN(const LayerWeights* weights, acquire_head());
+  SPILLWAY_RETURN_IF_ERROR(head_->follow(*weights, peers));
+  weights_.release_head();
   return stream_->record().wait();
+}
+
+Result<const LayerWeights*> Engine::acquire_head() {
+  return account_.wait("wait for the head", &LoggedSweep::weights_wait_seconds,
+                       [&] { return weights_.acquire_head(); });
 }
 
 Status Engine::hand_on(std::span<float> rows) {
@@ -531,11 +549,9 @@ void Engine::find_wanted(std::span<const SweepItem> items, const MicroBatch& bat
   for (size_t i = 0; i < batch_wanted_.size(); ++i) batch_wanted_[i].row = static_cast<int32_t>(i);
 }
 
-Status Engine::run_head(std::span<const SweepItem> items, LogitsSink& sink) {
-  SPILLWAY_ASSIGN_OR_RETURN(const LayerWeights* weights,
-                            account_.wait("wait for the head", &LoggedSweep::weights_wait_seconds,
-                                          [&] { return weights_.acquire_head(); }));
-  head_->begin(*weights, sink);
+Status Engine::run_head(std::span<const SweepItem> items, LogitsSink& sink, RankPeers* peers) {
+  SPILLWAY_ASSIGN_OR_RETURN(const LayerWeights* weights, acquire_head());
+  head_->begin(*weights, sink, peers);
   bool waits = false;  // Whether delivering logits waited for the layers' work and errors
   for (const MicroBatch& batch : micro_batches_) {
     SPILLWAY_ASSIGN_OR_RETURN(const MatrixView hidden, acquire_activations());

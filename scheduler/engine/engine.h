@@ -28,6 +28,7 @@
 #include "scheduler/engine/kv_feed.h"
 #include "scheduler/engine/kv_mover.h"
 #include "scheduler/engine/link_totals.h"
+#include "scheduler/engine/rank_peers.h"
 #include "scheduler/engine/rotary_table.h"
 #include "scheduler/engine/rounded_biases.h"
 #include "scheduler/engine/sweep_account.h"
@@ -63,7 +64,7 @@ struct EngineOptions {
   Device* host = nullptr;  // The CPU, for host_attention. Outlives the engine.
   // The ranks that share every layer, where the weights are one rank's; then all ranks run the same
   // sweeps with the same limits, and a sweep that fails on one fails on all, as do later ones. The
-  // first rank has the embeddings and the head. Null: the weights are whole. Outlives the engine.
+  // first rank embeds, and alone has logits to pass on. Null: the weights are whole. Outlives the engine.
   RankGroup* ranks = nullptr;
   std::shared_ptr<SweepLog> log;  // Null: no log
   Trace* trace = nullptr;         // Null: none. Outlives the engine.
@@ -94,17 +95,12 @@ struct EngineBytes {
 EngineBytes engine_bytes(const DeviceTraits& device, const ModelShape& shape, Format weights,
                          const EngineOptions& options);
 
-// Items whose cache could not be read, and why.
-using ItemFailures = std::vector<std::pair<size_t, Status>>;
-
 // Input and output of an engine that runs a range of layers: rows of the residual stream, float32
 // in host memory, one for each token of the sweep in its order.
 struct StageRows {
   std::span<const float> in;  // Replaces the embeddings unless the first layer is in range
   std::span<float> out;       // Replaces the logits unless the last layer is in range
-  // On the first of several ranks (EngineOptions::ranks): called before the head, waits until the
-  // others have run their layers, and returns which items failed there.
-  std::function<Result<ItemFailures>()> others = {};
+  RankPeers* peers = nullptr;  // Of a rank of several (EngineOptions::ranks)
 };
 
 class Engine {
@@ -170,7 +166,7 @@ class Engine {
   Status take_embedded();
   Status share_embedded(const MatrixView& hidden);
   Status hand_on(std::span<float> rows);
-  Status drop_rows();
+  Result<const LayerWeights*> acquire_head();
   void embed_rows(const LayerWeights& weights, std::span<const int32_t> tokens,
                   std::span<const int32_t> positions, const MatrixView& hidden);
   Status run_layers(std::span<const SweepItem> items);
@@ -179,7 +175,9 @@ class Engine {
   InputObserver observer_of(int64_t layer) const;
   Status finish_layer(std::span<const SweepItem> items, const LayerWeights& weights);
   void find_wanted(std::span<const SweepItem> items, const MicroBatch& batch);
-  Status run_head(std::span<const SweepItem> items, LogitsSink& sink);
+  Status run_head(std::span<const SweepItem> items, LogitsSink& sink, RankPeers* peers);
+  Status follow_head(RankPeers& peers);
+  Status meet(size_t items, RankPeers& peers);
   const Status& failure(size_t item) const;
   Status move_kv(std::unique_ptr<KvSequence>* sequence, std::unique_ptr<KvSequence> place,
                  int64_t positions);

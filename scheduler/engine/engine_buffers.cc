@@ -1,6 +1,7 @@
 #include "scheduler/engine/engine_buffers.h"
 
 #include "kernels/base/checked_math.h"
+#include "kernels/base/rank_shape.h"
 
 namespace spillway {
 
@@ -38,13 +39,15 @@ EngineBuffers place_engine_buffers(const ModelShape& shape, DType activation,
   // f32; project_in's input is converted from it like any layer input.
   buffers.embedded =
       placer.matrix(DType::kF32, narrow && shape.rank == 0 ? batch_rows_max : 0, shape.embedding);
-  // Of several ranks the first alone embeds and has the head.
-  const int64_t head_rows = shape.rank == 0 ? kHeadRows : 0;
+  // Of several ranks the first alone embeds and has logits.
+  const int64_t logits_rows = shape.rank == 0 ? kHeadRows : 0;
   if (shape.rank > 0) selected_rows = 0;
   buffers.selected = placer.matrix(DType::kF32, selected_rows, shape.hidden);
-  buffers.normed = placer.matrix(activation, head_rows, shape.hidden);
-  buffers.projected = placer.matrix(activation, narrow ? head_rows : 0, shape.embedding);
-  buffers.logits = placer.matrix(DType::kF32, head_rows, shape.vocabulary);
+  buffers.normed = placer.matrix(activation, kHeadRows, shape.hidden);
+  buffers.projected = placer.matrix(activation, narrow ? kHeadRows : 0, shape.embedding);
+  buffers.logits = placer.matrix(DType::kF32, logits_rows, shape.vocabulary);
+  buffers.logit_parts = placer.matrix(DType::kF32, shape.ranks > 1 ? shape.ranks * kHeadRows : 0,
+                                      head_rows(shape.vocabulary, 0, shape.ranks).count);
   buffers.sampled = reinterpret_cast<int32_t*>(
       placer.take(static_cast<uint64_t>(selected_rows) * sizeof(int32_t)));
   buffers.layers.fill(place_layer_buffers(sizes, activation, placer.take(sizes.total())));

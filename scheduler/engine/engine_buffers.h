@@ -25,6 +25,7 @@ struct EngineBuffers {
   MatrixView normed;           // [kHeadRows, hidden], activation dtype
   MatrixView projected;        // [kHeadRows, embedding], activation dtype
   MatrixView logits;           // [kHeadRows, vocabulary]
+  MatrixView logit_parts;      // [ranks * kHeadRows, the most of a rank], where ranks share the head
   int32_t* sampled = nullptr;  // [selected_rows]
   // Buffers of one micro-batch and the next, which share `normed` and `inner`; without `two` both
   // are the same.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "kernels/base/rank_shape.h"
 #include "kernels/ops.h"
 
 namespace spillway {
@@ -27,8 +28,9 @@ uint64_t Head::host_bytes(const ModelShape& shape, int64_t selected_rows) {
   return kPartRows * row_bytes(shape) + static_cast<uint64_t>(selected_rows) * sizeof(int32_t);
 }
 
-Head::Head(Stream& stream, const ModelShape& shape, const EngineBuffers& buffers, Buffer host)
-    : stream_(stream), shape_(shape), buffers_(buffers), host_(std::move(host)) {
+Head::Head(Stream& stream, const ModelShape& shape, const EngineBuffers& buffers, Buffer host,
+           RankGroup* ranks)
+    : stream_(stream), shape_(shape), buffers_(buffers), ranks_(ranks), host_(std::move(host)) {
   const auto rows = static_cast<size_t>(buffers.selected.rows);
   SPILLWAY_CHECK(rows % kPartRows == 0);
   wanted_.reserve(rows);
@@ -42,9 +44,10 @@ Head::~Head() {
   if (host_.bytes() > 0) (void)stream_.record().wait();
 }
 
-void Head::begin(const LayerWeights& weights, LogitsSink& sink) {
+void Head::begin(const LayerWeights& weights, LogitsSink& sink, RankPeers* peers) {
   weights_ = &weights;
   sink_ = &sink;
+  peers_ = peers;
   wanted_.clear();
   queued_ = handed_ = whole_ = 0;
 }
@@ -73,7 +76,21 @@ Status Head::select(const MatrixView& hidden, std::span<const WantedRow> wanted)
 
 Status Head::finish() {
   SPILLWAY_RETURN_IF_ERROR(queue());
-  return hand_out();
+  SPILLWAY_RETURN_IF_ERROR(hand_out());
+  if (peers_ != nullptr) peers_->ask_logits(0);
+  return {};
+}
+
+Status Head::follow(const LayerWeights& weights, RankPeers& peers) {
+  weights_ = &weights;
+  for (;;) {
+    SPILLWAY_ASSIGN_OR_RETURN(const int64_t rows, peers.next_logits());
+    if (rows == 0) return {};
+    SPILLWAY_CHECK(rows > 0 && rows <= kHeadRows);
+    const bool narrow = shape_.embedding != shape_.hidden;
+    const MatrixView& input = narrow ? buffers_.projected : buffers_.normed;
+    SPILLWAY_RETURN_IF_ERROR(share_logits(input.slice_rows(0, rows)));
+  }
 }
 
 // Queues the logits of the rows selected since the last call, and their sampling.
@@ -84,7 +101,7 @@ Status Head::queue() {
   size_t whole = 0;
   for (size_t i = queued_; i < wanted_.size(); ++i) whole += wanted_[i].sample.count == 0 ? 1 : 0;
   if (whole_ + whole > kPartRows) SPILLWAY_RETURN_IF_ERROR(hand_out());
-  compute(queued_, count);
+  SPILLWAY_RETURN_IF_ERROR(compute(queued_, count));
   for (size_t i = 0; i < count; ++i) {
     if (wanted_[queued_ + i].sample.count == 0) copy_to_host(i, whole_++);
   }
@@ -99,7 +116,7 @@ Status Head::queue() {
 
 // Runs a part where the host reads logits in place; the next part overwrites them.
 Status Head::run_in_place() {
-  compute(0, wanted_.size());
+  SPILLWAY_RETURN_IF_ERROR(compute(0, wanted_.size()));
   sampled_.assign(wanted_.size(), -1);
   sample(0, wanted_.size(), sampled_.data());
   SPILLWAY_RETURN_IF_ERROR(stream_.record().wait());
@@ -137,7 +154,7 @@ Status Head::hand_out() {
   for (size_t row = 0; handed_ < queued_;) {
     const size_t count = std::min(kPartRows, queued_ - handed_);
     if (again) {
-      compute(handed_, count);
+      SPILLWAY_RETURN_IF_ERROR(compute(handed_, count));
       row = 0;
       for (size_t i = 0; i < count; ++i) {
         if (comes_whole(handed_ + i)) copy_to_host(i, row++);
@@ -164,7 +181,7 @@ bool Head::comes_whole(size_t index) const {
 }
 
 // Computes the logits of these selected rows.
-void Head::compute(size_t first, size_t count) {
+Status Head::compute(size_t first, size_t count) {
   const auto rows = static_cast<int64_t>(count);
   const MatrixView selected = buffers_.selected.slice_rows(static_cast<int64_t>(first), rows);
   MatrixView input = buffers_.normed.slice_rows(0, rows);
@@ -184,10 +201,45 @@ void Head::compute(size_t first, size_t count) {
     linear(stream_, {.in = input, .weight = project_out, .out = projected});
     input = projected;
   }
+  if (ranks_ == nullptr) {
+    linear(stream_, {.in = input,
+                     .weight = weights_->matrix(WeightRole::kHead),
+                     .scale = shape_.logits_scale,
+                     .out = buffers_.logits.slice_rows(0, rows)});
+    return {};
+  }
+  peers_->ask_logits(rows);
+  SPILLWAY_RETURN_IF_ERROR(share_logits(input));
+  for (int64_t rank = 0; rank < shape_.ranks; ++rank) {
+    const RowSpan span = head_rows(shape_.vocabulary, rank, shape_.ranks);
+    convert_rows(stream_,
+                 {.in = part(rank, rows),
+                  .out = buffers_.logits.slice_rows(0, rows).slice_columns(span.first, span.count)});
+  }
+  return {};
+}
+
+// The logits of all ranks' parts of the head, of inputs that the first rank has.
+Status Head::share_logits(const MatrixView& input) {
+  const auto input_bytes =
+      static_cast<size_t>(input.rows * input.columns) * dtype_bytes(input.dtype);
+  SPILLWAY_RETURN_IF_ERROR(ranks_->broadcast(stream_, input.data, input_bytes, 0));
+  const MatrixView own = part(shape_.rank, input.rows);
   linear(stream_, {.in = input,
                    .weight = weights_->matrix(WeightRole::kHead),
                    .scale = shape_.logits_scale,
-                   .out = buffers_.logits.slice_rows(0, rows)});
+                   .out = own});
+  const auto bytes = static_cast<size_t>(own.rows * own.stride) * sizeof(float);
+  return ranks_->all_gather(stream_, own.data, buffers_.logit_parts.data, bytes);
+}
+
+// A rank's part of the logits of so many rows, as they are gathered: all parts are as wide as the
+// first.
+MatrixView Head::part(int64_t rank, int64_t rows) const {
+  const int64_t width = buffers_.logit_parts.columns;
+  MatrixView own = dense_matrix(buffers_.logit_parts.row(rank * rows), DType::kF32, rows, width);
+  own.columns = head_rows(shape_.vocabulary, rank, shape_.ranks).count;
+  return own;
 }
 
 // Samples from the logits of the rows that have a sample rule, destroying them; other rows are

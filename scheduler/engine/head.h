@@ -12,9 +12,11 @@
 
 #include "kernels/base/status.h"
 #include "kernels/device.h"
+#include "kernels/rank_group.h"
 #include "kernels/sampling/sample.h"
 #include "offload/weight_views.h"
 #include "scheduler/engine/engine_buffers.h"
+#include "scheduler/engine/rank_peers.h"
 
 namespace spillway {
 
@@ -49,14 +51,17 @@ class Head {
   // Bytes of host memory needed with a discrete device.
   static uint64_t host_bytes(const ModelShape& shape, int64_t selected_rows);
 
-  // `host`: pinned memory of host_bytes(). The other arguments outlive the head.
-  Head(Stream& stream, const ModelShape& shape, const EngineBuffers& buffers, Buffer host);
+  // `host`: pinned memory of host_bytes(). `ranks`: those that share the head, or null. The other
+  // arguments outlive the head.
+  Head(Stream& stream, const ModelShape& shape, const EngineBuffers& buffers, Buffer host,
+       RankGroup* ranks);
   ~Head();
   Head(const Head&) = delete;
   Head& operator=(const Head&) = delete;
 
-  // Begins the head of a sweep whose earlier work is queued. Both arguments outlive finish().
-  void begin(const LayerWeights& weights, LogitsSink& sink);
+  // Begins the head of a sweep whose earlier work is queued. All arguments outlive finish().
+  // `peers`: the ranks that share the head, or null.
+  void begin(const LayerWeights& weights, LogitsSink& sink, RankPeers* peers);
 
   // Copies the wanted rows of a micro-batch's residual stream, which may be freed when this
   // returns. Computes and delivers earlier rows if its buffer is full.
@@ -65,11 +70,17 @@ class Head {
   // Delivers all remaining rows.
   Status finish();
 
+  // On a rank other than the first, instead of these: its part of the logits that the first asks
+  // for, until it says that there are no more.
+  Status follow(const LayerWeights& weights, RankPeers& peers);
+
  private:
   Status queue();
   Status run_in_place();
   Status hand_out();
-  void compute(size_t first, size_t count);
+  Status compute(size_t first, size_t count);
+  Status share_logits(const MatrixView& input);
+  MatrixView part(int64_t rank, int64_t rows) const;
   void sample(size_t first, size_t count, int32_t* sampled);
   void copy_to_host(size_t row, size_t to);
   std::span<float> host_row(size_t index) const;
@@ -78,11 +89,13 @@ class Head {
   Stream& stream_;
   const ModelShape& shape_;
   const EngineBuffers& buffers_;
+  RankGroup* const ranks_;
   Buffer host_;  // kHeadRows rows and the indices; empty where the host reads the device's memory
 
   // State of a sweep.
   const LayerWeights* weights_ = nullptr;
   LogitsSink* sink_ = nullptr;
+  RankPeers* peers_ = nullptr;
   std::vector<WantedRow> wanted_;  // Their rows are in buffers_.selected
   // Number of wanted_ queued and delivered. Parts begin at multiples of kHeadRows.
   size_t queued_ = 0, handed_ = 0;

@@ -1,5 +1,6 @@
 #include "scheduler/planning/engine_flags.h"
 
+#include <set>
 #include <string>
 
 namespace spillway {
@@ -40,6 +41,10 @@ Status validate_ranks(const EngineFlags& flags) {
     return invalid_argument("--gpus names " + std::to_string(flags.rank_count()) +
                             " GPUs, and --ranks is " + std::to_string(flags.ranks) +
                             "; each rank has a GPU of its own, so leave --ranks out");
+  }
+  if (flags.gpus &&
+      std::set<int64_t>(flags.gpus->begin(), flags.gpus->end()).size() != flags.gpus->size()) {
+    return invalid_argument("--gpus names a GPU twice; each is one rank");
   }
   if (flags.gpus && flags.device == "cpu") {
     return invalid_argument("--gpus is for --device cuda; on a CPU there are --ranks");

@@ -33,6 +33,9 @@ constexpr uint64_t kTargetRingPart = 8;     // At most 1 / this of host memory f
 // Scratch space for sequences set aside: as many caches. It limits how many are admitted, by the
 // most that they may need: enough for those that end after an eighth of it.
 constexpr uint64_t kAsideCaches = 8;
+// Of each GPU's memory, for NCCL's channels (4 MiB a channel, protocol and neighbour by default);
+// not measured.
+constexpr uint64_t kNcclBytes = uint64_t{512} << 20;
 constexpr uint64_t kDiskShareUnasked = 4;  // Without --disk-memory: 1 / this of the free space
 constexpr uint64_t kDiskReserveBytes = uint64_t{1} << 30;  // Left free on the scratch disk
 
@@ -47,8 +50,17 @@ class Planner {
  public:
   Planner(const ModelToPlan& model, const PlanMachine& machine, const EngineFlags& flags,
           const PlanWishes& wishes)
-      : model_(model), machine_(machine), flags_(flags), wishes_(wishes) {
+      : model_(model),
+        machine_(machine),
+        flags_(flags),
+        wishes_(wishes),
+        host_memory_(rank_memory(*model.table, !machine.device.discrete())) {
     plan_.discrete = machine.device.discrete();
+    // Ranks of one process divide its memory and its disk, which the flags name whole.
+    machine_.host_budget.bytes = host_memory_.share_of(machine.host_budget.bytes);
+    machine_.disk_free_bytes /= host_memory_.ranks;
+    disk_memory_bytes_ = flags.disk_memory_bytes;
+    if (disk_memory_bytes_) *disk_memory_bytes_ /= host_memory_.ranks;
   }
 
   Result<Plan> make() {
@@ -148,6 +160,12 @@ class Planner {
     return placed;
   }
 
+  // NCCL's buffers between GPUs come to what one GPU's process takes.
+  uint64_t device_process_bytes() const {
+    if (!plan_.discrete) return 0;
+    return kDeviceProcessBytes + (shape().ranks > 1 ? kNcclBytes : 0);
+  }
+
   // Bytes of KV cache for the longest sequence under the rule; if the run knows its lengths, for
   // those lengths.
   struct LongestKv {
@@ -193,7 +211,7 @@ class Planner {
     if (flags_.weights) return shares(flags_.weights).away() > 0;
     const uint64_t weights = WeightPlacer(table(), wishes_.layers).weight_bytes();
     const uint64_t all = weights + longest_kv().bytes.memory;
-    return plan_.discrete ? all + kDeviceProcessBytes > device_budget().bytes
+    return plan_.discrete ? all + device_process_bytes() > device_budget().bytes
                           : all + plan_.process_bytes > host_budget().bytes;
   }
 
@@ -271,10 +289,11 @@ class Planner {
     request.host = {.budget_bytes = host_budget().bytes,
                     .from_flag = host_budget().from_flag,
                     .process_bytes = plan_.process_bytes,
-                    .buffer_bytes = bytes.host() + messages_bytes()};
+                    .buffer_bytes = bytes.host() + messages_bytes(),
+                    .divided = host_memory_};
     request.device = {.budget_bytes = device_budget().bytes,
                       .from_flag = device_budget().from_flag,
-                      .process_bytes = plan_.discrete ? kDeviceProcessBytes : 0,
+                      .process_bytes = device_process_bytes(),
                       .buffer_bytes = bytes.device()};
     // Activations are placed first: their size is already fixed.
     const uint64_t rows_on_disk = bytes.activations.disk;
@@ -282,7 +301,7 @@ class Planner {
     // Without --disk-memory a cache for a block of longest sequences takes at most a share of the
     // disk.
     const uint64_t share = std::max(usable / kDiskShareUnasked, longest.bytes.memory * 2);
-    const uint64_t allowed = flags_.disk_memory_bytes.value_or(share + rows_on_disk);
+    const uint64_t allowed = disk_memory_bytes_.value_or(share + rows_on_disk);
     request.disk_free_bytes = usable;
     request.disk_bytes = std::min(usable, allowed - std::min(allowed, rows_on_disk));
     request.weights_in_scratch = model_.dummy();
@@ -297,10 +316,11 @@ class Planner {
     if (flags_.kv) request.kv_shares = shares(flags_.kv);
     SPILLWAY_ASSIGN_OR_RETURN(plan_.placement, place(request));
     const uint64_t on_disk = plan_.placement.kv.disk + rows_on_disk;
-    if (flags_.disk_memory_bytes && on_disk > *flags_.disk_memory_bytes) {
+    if (disk_memory_bytes_ && on_disk > *disk_memory_bytes_) {
       return {Code::kInfeasible, "KV cache and activations need " + format_bytes(on_disk) +
                                      " on disk, and --disk-memory is " +
-                                     format_bytes(*flags_.disk_memory_bytes) +
+                                     format_bytes(*disk_memory_bytes_) +
+                                     (shape().ranks > 1 ? " for each rank" : "") +
                                      "; raise it, or put less of --activations on disk"};
     }
     engine().kv_bytes = plan_.placement.kv.device;
@@ -388,9 +408,11 @@ class Planner {
   }
 
   const ModelToPlan& model_;
-  const PlanMachine& machine_;
+  PlanMachine machine_;
   const EngineFlags& flags_;
   const PlanWishes& wishes_;
+  const RankMemory host_memory_;
+  std::optional<uint64_t> disk_memory_bytes_;
   bool expand_layer_ = false;
   bool host_attention_ = false;  // Requested, or faster, and the host has KV to attend to
   Plan plan_;

@@ -71,6 +71,7 @@ json plan_json(const Plan& plan) {
     if (bytes) object[name] = std::to_string(*bytes);
   };
   budget("device_memory", plan.asked.device_memory_bytes);
+  if (plan.shape.ranks > 1) object["ranks"] = plan.shape.ranks;
   budget("host_memory", plan.asked.host_memory_bytes);
   budget("disk_memory", plan.asked.disk_memory_bytes);
   // A rule has only its own amounts; the flags refuse others.

@@ -7,15 +7,16 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/rank_group.h"
 #include "kernels/rank_mail.h"
 #include "offload/kv_cache.h"
 #include "scheduler/stages/other_ranks.h"
 
 namespace spillway {
 
-// `caches`: how rank 1 and those after it opened theirs. Mail outlives the object, whose end tells
-// the ranks to end. kCapacity: no memory.
-Result<std::unique_ptr<OtherRanks>> layer_ranks(RankMail& mail,
+// `group`: rank 0's, as its engine has it. `caches`: how rank 1 and those after it opened theirs.
+// Mail and group outlive the object, whose end tells the ranks to end. kCapacity: no memory.
+Result<std::unique_ptr<OtherRanks>> layer_ranks(RankMail& mail, RankGroup& group,
                                                 const std::vector<KvCacheOptions>& caches);
 
 }  // namespace spillway

@@ -10,7 +10,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -47,14 +46,14 @@ class OtherRanks {
   // the whole sweep, as of Engine::run(); kDeviceLost: a rank is gone.
   struct Rows {
     std::span<const float> hidden;                 // StageRows::in of the rank's layers
-    ItemFailures failures;                         // On ranks that have run
-    std::function<Result<ItemFailures>()> others;  // StageRows::others
+    ItemFailures failures;       // On ranks that have run
+    RankPeers* peers = nullptr;  // StageRows::peers
   };
   virtual Result<Rows> finish() = 0;
 
-  // Called after the rank's own part of a sweep, whatever its status: the status of the sweep. What
-  // failed on another rank comes with the reason that it gives.
-  virtual Status settle(Status own) = 0;
+  // Called after the rank's own part of a sweep, whatever its status: the sweep's, with the reason
+  // that another rank gives where it failed there, or the items that failed elsewhere since.
+  virtual Result<ItemFailures> settle(Status own) = 0;
 };
 
 }  // namespace spillway

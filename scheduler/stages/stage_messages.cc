@@ -30,7 +30,7 @@ constexpr size_t kRowsAt = 64;
 Result<StageMessage> kind_of(std::span<const std::byte> message) {
   ByteReader reader(message);
   const auto kind = reader.get<StageMessage>();
-  if (!reader.ok() || kind > StageMessage::kEnd) return corruption("no message of a stage");
+  if (!reader.ok() || kind > StageMessage::kLogits) return corruption("no message of a stage");
   return kind;
 }
 
@@ -38,6 +38,24 @@ std::vector<std::byte> end_message() {
   ByteWriter writer;
   writer.add(StageMessage::kEnd);
   return writer.take();
+}
+
+std::vector<std::byte> logits_message(const LogitsRequest& request) {
+  ByteWriter writer;
+  writer.add(StageMessage::kLogits);
+  writer.add(request.sweep);
+  writer.add(request.rows);
+  return writer.take();
+}
+
+Result<LogitsRequest> decode_logits(std::span<const std::byte> message) {
+  ByteReader reader(message);
+  const bool logits = reader.get<StageMessage>() == StageMessage::kLogits;
+  LogitsRequest request;
+  request.sweep = reader.get<uint64_t>();
+  request.rows = reader.get<int64_t>();
+  if (logits && reader.ok() && reader.left().empty()) return request;
+  return corruption("a rank's message is not about logits");
 }
 
 std::vector<std::byte> begin_sweep_message(size_t rows) {
@@ -63,6 +81,7 @@ void finish_sweep_message(const StageSweep& sweep, std::vector<std::byte>* messa
   ByteWriter writer;
   writer.add(sweep.number);
   add(&writer, sweep.status);
+  writer.add(static_cast<uint64_t>(sweep.ended));
   writer.add(static_cast<uint64_t>(sweep.failures.size()));
   for (const StageFailure& failure : sweep.failures) {
     writer.add(static_cast<uint64_t>(failure.item));
@@ -90,6 +109,7 @@ Result<ReceivedSweep> decode_sweep(std::span<const std::byte> message) {
   ByteReader reader(message.subspan(kRowsAt + rows * sizeof(float)));
   sweep.number = reader.get<uint64_t>();
   sweep.status = get_status(&reader);
+  sweep.ended = reader.get<uint64_t>() != 0;
   const auto failures = reader.get<uint64_t>();
   for (uint64_t i = 0; i < failures && reader.ok(); ++i) {
     const auto item = static_cast<size_t>(reader.get<uint64_t>());

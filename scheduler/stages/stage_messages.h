@@ -21,7 +21,8 @@ namespace spillway {
 enum class StageMessage : uint32_t {
   kSetup,  // Before the engines are opened: server/stages/
   kSweep,
-  kEnd,  // Nothing more will come.
+  kEnd,     // Nothing more will come.
+  kLogits,  // Between ranks that share every layer
 };
 
 Result<StageMessage> kind_of(std::span<const std::byte> message);
@@ -56,11 +57,24 @@ struct StageFailure {
 struct StageSweep {
   uint64_t number = 0;  // Counts sweeps
   Status status;        // Not OK: an earlier stage's sweep failed, and there are no rows.
+  // Of a rank that shares every layer: whether this is its last word on the sweep, or what it says
+  // when its layers are queued.
+  bool ended = false;
   std::vector<StageFailure> failures;
   std::vector<StageKvChange> changes;
   std::vector<StageItem> items;
   std::vector<int32_t> tokens;  // Of all items
 };
+
+// What the first of such ranks asks the others: logits of so many rows. 0: there are no more in the
+// sweep; negative: it has failed.
+struct LogitsRequest {
+  uint64_t sweep = 0;
+  int64_t rows = 0;
+};
+std::vector<std::byte> logits_message(const LogitsRequest& request);
+// kCorruption: it is no such message.
+Result<LogitsRequest> decode_logits(std::span<const std::byte> message);
 
 // A message of a sweep is begun with room for so many numbers of rows, which are written where they
 // lie, and finished with all else.

@@ -63,14 +63,17 @@ class StageRing final : public OtherRanks {
     }
     SPILLWAY_RETURN_IF_ERROR(sweep.status);
     SPILLWAY_CHECK(received->rows.size() == sweep.tokens.size() * hidden_);
-    Rows rows{received->rows, {}, {}};
+    Rows rows{received->rows, {}, nullptr};
     for (StageFailure& failure : sweep.failures) {
       rows.failures.emplace_back(failure.item, std::move(failure.status));
     }
     return rows;
   }
 
-  Status settle(Status own) override { return own; }
+  Result<ItemFailures> settle(Status own) override {
+    SPILLWAY_RETURN_IF_ERROR(own);
+    return ItemFailures();
+  }
 
  private:
   RankMail& mail_;

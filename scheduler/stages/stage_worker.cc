@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <memory>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -14,7 +15,7 @@
 namespace spillway {
 namespace {
 
-class StageWorker final : private LogitsSink {
+class StageWorker final : private LogitsSink, private RankPeers {
  public:
   StageWorker(RankMail& mail, Engine& engine)
       : mail_(mail),
@@ -31,7 +32,9 @@ class StageWorker final : private LogitsSink {
       SPILLWAY_ASSIGN_OR_RETURN(const RankMail::Message message, mail_.receive());
       SPILLWAY_ASSIGN_OR_RETURN(const StageMessage kind, kind_of(message.bytes));
       if (kind == StageMessage::kEnd) return {};
+      if (kind == StageMessage::kLogits) continue;  // Of a sweep that has failed here
       SPILLWAY_RETURN_IF_ERROR(hand_on(message.bytes));
+      if (ended_) return {};
     }
   }
 
@@ -40,9 +43,10 @@ class StageWorker final : private LogitsSink {
   Status hand_on(std::span<const std::byte> bytes) {
     SPILLWAY_ASSIGN_OR_RETURN(ReceivedSweep received, decode_sweep(bytes));
     StageSweep& sweep = received.sweep;
+    sweep_ = &sweep;
+    told_.clear();
     const Status changed = change_caches(sweep);
     if (sweep.status.ok()) sweep.status = changed;
-    if (!sweep.status.ok() && ranks_ != nullptr) ranks_->leave();  // They would wait for this one.
     std::vector<std::byte> message;
     if (sweep.status.ok()) {
       try {
@@ -54,7 +58,11 @@ class StageWorker final : private LogitsSink {
             Status(Code::kCapacity, std::string("the sweep failed: ") + error.what()).at(where());
       }
     }
-    if (!sweep.status.ok()) message = begin_sweep_message(0);
+    if (!sweep.status.ok()) {
+      if (ranks_ != nullptr) ranks_->leave();  // The others may wait for this one.
+      message = begin_sweep_message(0);
+    }
+    sweep.ended = true;
     finish_sweep_message(sweep, &message);
     mail_.post(next_, std::move(message));
     return {};
@@ -90,7 +98,6 @@ class StageWorker final : private LogitsSink {
 
   Status run_layers(StageSweep& sweep, std::span<const float> in, std::span<float> out) {
     items_.clear();
-    failures_ = &sweep.failures;
     size_t token = 0, most = 0;
     for (const StageItem& item : sweep.items) {
       most = std::max(most, static_cast<size_t>(item.tokens));
@@ -113,13 +120,46 @@ class StageWorker final : private LogitsSink {
         items_.back().samples = std::span(rules_).first(count);
       token += count;
     }
-    return engine_.run(items_, *this, {.in = in, .out = out}).at(where());
+    const StageRows rows{.in = in, .out = out, .peers = ranks_ != nullptr ? this : nullptr};
+    return engine_.run(items_, *this, rows).at(where());
   }
 
   void on_logits(size_t, int64_t, std::span<float>) override {}
   void on_sampled(size_t, int64_t, int32_t) override {}
   void on_failure(size_t item, const Status& status) override {
-    failures_->push_back({item, status.at(where())});
+    if (!told_.contains(item)) sweep_->failures.push_back({item, status.at(where())});
+  }
+
+  Result<ItemFailures> meet(const ItemFailures& own) override {
+    StageSweep met;
+    met.number = sweep_->number;
+    if (!own.empty()) {
+      met.items = sweep_->items;
+      met.tokens = sweep_->tokens;
+    }
+    for (const auto& [item, status] : own) {
+      met.failures.push_back({item, status.at(where())});
+      told_.insert(item);
+    }
+    std::vector<std::byte> message = begin_sweep_message(0);
+    finish_sweep_message(met, &message);
+    mail_.post(next_, std::move(message));
+    return ItemFailures();
+  }
+
+  void ask_logits(int64_t) override { SPILLWAY_CHECK(false); }  // The first rank does.
+
+  Result<int64_t> next_logits() override {
+    for (;;) {
+      SPILLWAY_ASSIGN_OR_RETURN(const RankMail::Message message, mail_.receive());
+      SPILLWAY_ASSIGN_OR_RETURN(const StageMessage kind, kind_of(message.bytes));
+      ended_ = ended_ || kind == StageMessage::kEnd;
+      if (ended_) return Status(Code::kDeviceLost, "the first rank has ended");
+      SPILLWAY_ASSIGN_OR_RETURN(const LogitsRequest request, decode_logits(message.bytes));
+      if (request.sweep != sweep_->number) continue;  // It was over before this rank heard of it.
+      if (request.rows >= 0) return request.rows;
+      return Status(Code::kDeviceLost, "the first rank has failed");
+    }
   }
 
   std::string where() const { return "rank " + std::to_string(mail_.rank()); }
@@ -131,7 +171,11 @@ class StageWorker final : private LogitsSink {
   std::unordered_map<uint64_t, std::unique_ptr<KvSequence>> caches_;  // By id
   std::vector<SweepItem> items_;
   std::vector<SampleRule> rules_;
-  std::vector<StageFailure>* failures_ = nullptr;
+  StageSweep* sweep_ = nullptr;  // The one under way
+  // Of a rank that shares every layer: failures of that sweep which the first rank knows, and
+  // whether that has ended in the middle.
+  std::set<size_t> told_;
+  bool ended_ = false;
 };
 
 }  // namespace

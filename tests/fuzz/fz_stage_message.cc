@@ -1,5 +1,5 @@
-// Messages of pipeline stages: any bytes are a sweep or an error, and a sweep is one that a message
-// can be made of again.
+// Messages of ranks: any bytes are a sweep, a request of logits or an error, and a message can be
+// made of what they are.
 #include <algorithm>
 #include <cstdint>
 #include <span>
@@ -14,6 +14,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto* from = reinterpret_cast<const std::byte*>(data);
   const std::vector<std::byte> message(from, from + size);
   const Result<StageMessage> kind = kind_of(message);
+  if (const Result<LogitsRequest> logits = decode_logits(message); logits.ok()) {
+    SPILLWAY_CHECK(kind.ok() && kind.value() == StageMessage::kLogits);
+    SPILLWAY_CHECK(logits_message(logits.value()) == message);
+  }
   const Result<ReceivedSweep> found = decode_sweep(message);
   if (!found.ok()) return 0;
   SPILLWAY_CHECK(kind.ok() && kind.value() == StageMessage::kSweep);

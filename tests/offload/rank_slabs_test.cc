@@ -70,7 +70,7 @@ Status read_as_stream(const SlabSource& source, uint32_t slab, std::span<std::by
     CHECK((read.offset | read.bytes | read.at) % kFileAlignment == 0);
     REQUIRE(read.file->read(read.offset, memory.subspan(read.at, read.bytes)).ok());
   }
-  return source.arrange(slab, memory);
+  return source.arrange(slab, memory, true);
 }
 
 // The rows of a matrix or table as the checkpoint has them, or the numbers of a vector.

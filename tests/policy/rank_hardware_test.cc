@@ -17,8 +17,8 @@ TEST_CASE("ranks of a CPU divide all of it") {
   machine.disk.write = {{1 << 20, 8, {2e9, 0, 0, 1, ""}}};
   machine.disk.processor.value = 1e11;
   const HardwareProfile own = rank_hardware(machine, 4);
-  CHECK(own.compute.memory_bytes.value == Approx(8e9));
-  CHECK(own.host.memory_bytes.value == Approx(8e9));
+  CHECK(own.compute.memory_bytes.value == Approx(32e9));
+  CHECK(own.host.memory_read.value == Approx(10e9));
   CHECK(own.compute.memory_read.value == Approx(10e9));
   CHECK(own.compute.matrix[0].rate.value == Approx(5e10));
   CHECK(own.compute.peaks[0].rate.value == Approx(1e11));
@@ -42,7 +42,7 @@ TEST_CASE("ranks on GPUs have one each, and divide the host") {
   CHECK(own.compute.memory_bytes.value == Approx(16e9));
   CHECK(own.compute.matrix[0].rate.value == Approx(6e13));
   CHECK(own.link->to_device.value == Approx(12e9));
-  CHECK(own.host.memory_bytes.value == Approx(32e9));
+  CHECK(own.host.memory_bytes.value == Approx(64e9));
   CHECK(own.disk.read[0].rate.value == Approx(2e9));
 }
 

@@ -156,6 +156,7 @@ std::string bench_json(const BenchResult& result) {
   const double decoded = generated - static_cast<double>(flags.sequences);
   const json object = {
       {"model", result.model},
+      {"ranks", result.plan.shape.ranks},
       {"plan", plan_json(plan)},
       {"micro_batch_tokens", plan.micro_batch_tokens()},
       {"host_memory_bytes", plan.budget_bytes},

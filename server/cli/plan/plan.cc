@@ -117,10 +117,7 @@ PlanQuestion question_of(const EngineFlags& engine, const std::string& model) {
 void take_rank(EngineFlags* flags, HardwareProfile* hardware) {
   flags->ranks = flags->rank_count();
   flags->gpus.reset();
-  const auto ranks = static_cast<uint64_t>(flags->ranks);
-  for (auto* budget : {&flags->host_memory_bytes, &flags->disk_memory_bytes}) {
-    if (*budget) *budget = **budget / ranks;
-  }
+  flags->threads /= flags->ranks;
   *hardware = rank_hardware(*hardware, flags->ranks);
 }
 
@@ -188,6 +185,9 @@ Status validate(const PlanFlags& flags) {
 
 int run_plan(const PlanFlags& flags, const EngineFlags& engine, const std::string& model) {
   if (engine.stages > 1) return report("plan", plan_staged(flags, engine, model));
+  if (engine.rank_count() > 1 && flags.cost_model == "flexgen") {
+    return report("plan", invalid_argument("--cost-model flexgen knows no --ranks and no --gpus"));
+  }
   if (flags.cost_model != "flexgen") return report("plan", plan(flags, engine, model));
   return report("plan", simulates(flags) ? simulate_as_flexgen(flags, engine, model)
                                          : plan_by_flexgen(flags, engine, model));

@@ -48,7 +48,8 @@ TEST_CASE("ranks have all rows of a layer between them, each once, and what all 
           spec.role == WeightRole::kAttentionOutWeight ||
           spec.role == WeightRole::kAttentionOutBias || spec.role == WeightRole::kMlpUpWeight ||
           spec.role == WeightRole::kMlpUpBias || spec.role == WeightRole::kMlpDownWeight ||
-          spec.role == WeightRole::kMlpDownBias;
+          spec.role == WeightRole::kMlpDownBias ||
+          spec.role == WeightRole::kHead;
       for (const auto& [row, count] : times) CHECK(count == (shared ? 1 : ranks));
     }
   }
@@ -63,6 +64,25 @@ TEST_CASE("a rank's queries, keys and values are of the same heads, and its gate
   CHECK(rank_rows(whole, up, 1, 2) == std::vector<RowSpan>{{48, 48}, {144, 48}});
   const WeightSpec out = layer_spec(whole, WeightRole::kAttentionOutWeight);
   CHECK(rank_rows(whole, out, 3, 4) == std::vector<RowSpan>{{48, 16}});
+}
+
+TEST_CASE("ranks have whole panels of the head where all get some") {
+  CHECK(head_rows(50272, 0, 2) == RowSpan{0, 25152});
+  CHECK(head_rows(50272, 1, 2) == RowSpan{25152, 25120});
+  CHECK(head_rows(100, 3, 4) == RowSpan{75, 25});
+  CHECK(head_rows(10, 2, 3) == RowSpan{8, 2});
+  CHECK(head_rows(1000, 0, 1) == RowSpan{0, 1000});
+  for (int64_t ranks = 1; ranks <= 8; ++ranks) {
+    for (int64_t vocabulary = ranks * ranks; vocabulary < 700; ++vocabulary) {
+      int64_t next = 0;
+      for (int64_t rank = 0; rank < ranks; ++rank) {
+        const RowSpan span = head_rows(vocabulary, rank, ranks);
+        CHECK((span.first == next && span.count > 0));
+        next += span.count;
+      }
+      CHECK(next == vocabulary);
+    }
+  }
 }
 
 TEST_CASE("a rank's shape has its heads and the whole stream") {

@@ -49,6 +49,19 @@ TEST_CASE("an error travels without rows") {
   CHECK(found.rows.empty());
 }
 
+TEST_CASE("a rank is asked for logits of so many rows of a sweep") {
+  const std::vector<std::byte> message = logits_message({7, -1});
+  CHECK(kind_of(message).value() == StageMessage::kLogits);
+  const LogitsRequest found = decode_logits(message).value();
+  CHECK(found.sweep == 7);
+  CHECK(found.rows == -1);
+  for (size_t bytes = 0; bytes < message.size(); ++bytes) {
+    CHECK_FALSE(decode_logits(std::span(message).first(bytes)).ok());
+  }
+  CHECK_FALSE(decode_logits(end_message()).ok());
+  CHECK_FALSE(decode_sweep(message).ok());
+}
+
 TEST_CASE("messages that are cut, or contradict themselves, are errors") {
   const std::vector<std::byte> message = encode(sample(), 6);
   for (size_t bytes = 0; bytes < message.size(); ++bytes) {
