@@ -193,7 +193,8 @@ class LayerRun {
         dense_matrix(buffers_.joined, own.dtype, own.rows, own.columns * shape_.ranks);
     SPILLWAY_RETURN_IF_ERROR(gather(own));
     // The parts of one row lie side by side already.
-    if (own.rows == 1) return ConstMatrixView(dense_matrix(buffers_.parts, own.dtype, 1, all.columns));
+    if (own.rows == 1)
+      return ConstMatrixView(dense_matrix(buffers_.parts, own.dtype, 1, all.columns));
     for (int64_t rank = 0; rank < shape_.ranks; ++rank) {
       convert_rows(stream_, {.in = part(rank, own),
                              .out = all.slice_columns(rank * own.columns, own.columns)});

@@ -12,8 +12,8 @@
 #include <optional>
 
 #include "kernels/base/status.h"
-#include "offload/tier.h"
 #include "offload/rank_memory.h"
+#include "offload/tier.h"
 #include "offload/weight_placement.h"
 
 namespace spillway {

@@ -103,34 +103,6 @@ class Followers {
   std::vector<std::thread> threads_;
 };
 
-// Ends the threads behind what tells them to end.
-class RanksOfThreads final : public OtherRanks {
- public:
-  RanksOfThreads(std::shared_ptr<Followers> followers, std::unique_ptr<OtherRanks> ranks)
-      : followers_(std::move(followers)), ranks_(std::move(ranks)) {}
-
-  int64_t sweeps_at_once() const override { return ranks_->sweeps_at_once(); }
-  uint64_t sequence_bytes(int64_t rows, const KvBudget& budget,
-                          const KvChunks& chunks) const override {
-    return ranks_->sequence_bytes(rows, budget, chunks);
-  }
-  Status check_holds(int64_t rows, const KvBudget& budget, const KvChunks& chunks) const override {
-    return ranks_->check_holds(rows, budget, chunks);
-  }
-  Status reserve(const KvSequence* sequence, int64_t rows, const KvBudget& budget,
-                 const KvChunks& chunks) override {
-    return ranks_->reserve(sequence, rows, budget, chunks);
-  }
-  void release(const KvSequence* sequence) override { ranks_->release(sequence); }
-  Status start(std::span<const SweepItem> items) override { return ranks_->start(items); }
-  Result<Rows> finish() override { return ranks_->finish(); }
-  Result<ItemFailures> settle(Status own) override { return ranks_->settle(std::move(own)); }
-
- private:
-  const std::shared_ptr<Followers> followers_;
-  const std::unique_ptr<OtherRanks> ranks_;
-};
-
 // All ranks' plans: of one block, since they run the same sweeps, and with the same shares on each
 // tier, where a search has chosen them.
 Result<std::vector<Plan>> plans_of(const std::vector<OpenedModel>& opened,
@@ -195,12 +167,12 @@ Result<std::vector<EngineFlags>> rank_flags(const EngineFlags& flags) {
 }
 
 Result<std::unique_ptr<Runtime>> open_ranks(const std::string& model, const EngineFlags& flags,
-                                            RuntimeOptions options,
-                                            const Runtime::Planner& planner,
+                                            RuntimeOptions options, const Runtime::Planner& planner,
                                             std::optional<FileId> damaged, CachedFile* cached) {
   if (!options.start_scheduler) {
-    return invalid_argument("--ranks and --gpus are for commands that take requests; leave them "
-                            "out here");
+    return invalid_argument(
+        "--ranks and --gpus are for commands that take requests; leave them "
+        "out here");
   }
   SPILLWAY_ASSIGN_OR_RETURN(const std::vector<EngineFlags> all_flags, rank_flags(flags));
   RuntimeOptions quiet;
@@ -213,8 +185,8 @@ Result<std::unique_ptr<Runtime>> open_ranks(const std::string& model, const Engi
       own.device = opened[0].device->discrete() ? "cuda" : "cpu";
       if (opened[0].device->discrete()) own.gpu += own.rank;
     }
-    Result<OpenedModel> one = own.rank == 0 ? open_model(model, own, options, damaged)
-                                            : open_model(model, own, quiet);
+    Result<OpenedModel> one =
+        own.rank == 0 ? open_model(model, own, options, damaged) : open_model(model, own, quiet);
     if (!one.ok()) return own.rank == 0 ? one.status() : one.status().at(name_of(opened.size()));
     opened.push_back(std::move(one).value());
   }
@@ -234,10 +206,7 @@ Result<std::unique_ptr<Runtime>> open_ranks(const std::string& model, const Engi
       caches.push_back(other.cache);
       if (options.say) options.say(other.plan_line);
     }
-    SPILLWAY_ASSIGN_OR_RETURN(std::unique_ptr<OtherRanks> ranks,
-                              layer_ranks(followers->mail(), *options.ranks, caches));
-    return std::unique_ptr<OtherRanks>(
-        std::make_unique<RanksOfThreads>(followers, std::move(ranks)));
+    return layer_ranks(followers->mail(), *options.ranks, caches, followers);
   };
   return open_runtime(std::move(opened[0]), std::move(plans[0]), options);
 }

@@ -20,8 +20,9 @@ struct CachedFile {
   FileId id{};
 };
 
-// The flags of each rank: its GPU, or its share of the threads. Those of host memory and disk, which
-// all ranks take from together, stay as they are: make_plan() divides them. kInvalidArgument: there are fewer processors than ranks.
+// The flags of each rank: its GPU, or its share of the threads. Those of host memory and disk,
+// which all ranks take from together, stay as they are: make_plan() divides them. kInvalidArgument:
+// there are fewer processors than ranks.
 Result<std::vector<EngineFlags>> rank_flags(const EngineFlags& flags);
 
 // As Runtime::open(), for flags with several ranks; the planner makes rank 0's plan, which has the
@@ -29,8 +30,7 @@ Result<std::vector<EngineFlags>> rank_flags(const EngineFlags& flags);
 // is open. Errors of another rank than 0 name it. The runtime's end
 // ends the others.
 Result<std::unique_ptr<Runtime>> open_ranks(const std::string& model, const EngineFlags& flags,
-                                            RuntimeOptions options,
-                                            const Runtime::Planner& planner,
+                                            RuntimeOptions options, const Runtime::Planner& planner,
                                             std::optional<FileId> damaged, CachedFile* cached);
 
 }  // namespace spillway

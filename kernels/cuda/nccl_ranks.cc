@@ -45,10 +45,7 @@ class NcclRank final : public RankGroup {
   // `index`: the place of this rank's communicator.
   NcclRank(const NcclApi& api, std::shared_ptr<Communicators> group, size_t index, int rank,
            int size)
-      : RankGroup(rank, size),
-        api_(api),
-        group_(std::move(group)),
-        own_(group_->all[index]) {}
+      : RankGroup(rank, size), api_(api), group_(std::move(group)), own_(group_->all[index]) {}
   ~NcclRank() override {
     // Destroying waits for what is queued, which after an error may never end.
     if (!broken_.ok() || group_->left >= 0) {
@@ -143,7 +140,7 @@ class NcclRank final : public RankGroup {
   const NcclApi& api_;
   const std::shared_ptr<Communicators> group_;
   Communicators::One& own_;
-    Status broken_;
+  Status broken_;
 };
 
 }  // namespace

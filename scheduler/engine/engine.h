@@ -64,7 +64,8 @@ struct EngineOptions {
   Device* host = nullptr;  // The CPU, for host_attention. Outlives the engine.
   // The ranks that share every layer, where the weights are one rank's; then all ranks run the same
   // sweeps with the same limits, and a sweep that fails on one fails on all, as do later ones. The
-  // first rank embeds, and alone has logits to pass on. Null: the weights are whole. Outlives the engine.
+  // first rank embeds, and alone has logits to pass on. Null: the weights are whole. Outlives the
+  // engine.
   RankGroup* ranks = nullptr;
   std::shared_ptr<SweepLog> log;  // Null: no log
   Trace* trace = nullptr;         // Null: none. Outlives the engine.
@@ -98,8 +99,8 @@ EngineBytes engine_bytes(const DeviceTraits& device, const ModelShape& shape, Fo
 // Input and output of an engine that runs a range of layers: rows of the residual stream, float32
 // in host memory, one for each token of the sweep in its order.
 struct StageRows {
-  std::span<const float> in;  // Replaces the embeddings unless the first layer is in range
-  std::span<float> out;       // Replaces the logits unless the last layer is in range
+  std::span<const float> in;   // Replaces the embeddings unless the first layer is in range
+  std::span<float> out;        // Replaces the logits unless the last layer is in range
   RankPeers* peers = nullptr;  // Of a rank of several (EngineOptions::ranks)
 };
 

@@ -20,12 +20,12 @@ constexpr int64_t kHeadRows = 64;
 constexpr int64_t kQueuedRows = 4 * kHeadRows;
 
 struct EngineBuffers {
-  MatrixView embedded;         // [batch_rows, embedding] if that is not hidden wide
-  MatrixView selected;         // [selected_rows, hidden]
-  MatrixView normed;           // [kHeadRows, hidden], activation dtype
-  MatrixView projected;        // [kHeadRows, embedding], activation dtype
-  MatrixView logits;           // [kHeadRows, vocabulary]
-  MatrixView logit_parts;      // [ranks * kHeadRows, the most of a rank], where ranks share the head
+  MatrixView embedded;     // [batch_rows, embedding] if that is not hidden wide
+  MatrixView selected;     // [selected_rows, hidden]
+  MatrixView normed;       // [kHeadRows, hidden], activation dtype
+  MatrixView projected;    // [kHeadRows, embedding], activation dtype
+  MatrixView logits;       // [kHeadRows, vocabulary]
+  MatrixView logit_parts;  // [ranks * kHeadRows, the most of a rank], where ranks share the head
   int32_t* sampled = nullptr;  // [selected_rows]
   // Buffers of one micro-batch and the next, which share `normed` and `inner`; without `two` both
   // are the same.

@@ -212,9 +212,9 @@ Status Head::compute(size_t first, size_t count) {
   SPILLWAY_RETURN_IF_ERROR(share_logits(input));
   for (int64_t rank = 0; rank < shape_.ranks; ++rank) {
     const RowSpan span = head_rows(shape_.vocabulary, rank, shape_.ranks);
-    convert_rows(stream_,
-                 {.in = part(rank, rows),
-                  .out = buffers_.logits.slice_rows(0, rows).slice_columns(span.first, span.count)});
+    convert_rows(stream_, {.in = part(rank, rows),
+                           .out = buffers_.logits.slice_rows(0, rows).slice_columns(span.first,
+                                                                                    span.count)});
   }
   return {};
 }

@@ -54,7 +54,8 @@ class Planner {
         machine_(machine),
         flags_(flags),
         wishes_(wishes),
-        host_memory_(rank_memory(*model.table, !machine.device.discrete())) {
+        host_memory_(rank_memory(*model.table, !machine.device.discrete())),
+        whole_host_bytes_(machine.host_budget.bytes) {
     plan_.discrete = machine.device.discrete();
     // Ranks of one process divide its memory and its disk, which the flags name whole.
     machine_.host_budget.bytes = host_memory_.share_of(machine.host_budget.bytes);
@@ -226,7 +227,7 @@ class Planner {
                                       flags_.prefill_tokens.value_or(0)});
       scratch = cpu_scratch_bytes(shape(), flags_.threads, std::min(prompt, whole));
     }
-    if (wishes_.requests) plan.requests = within(host_budget().bytes, *wishes_.requests);
+    if (wishes_.requests) plan.requests = within(whole_host_bytes_, *wishes_.requests);
     // Ranks are in one process, of which each counts its share.
     const auto ranks = static_cast<uint64_t>(shape().ranks);
     const uint64_t requests = wishes_.requests ? plan.requests.total() : 0;
@@ -395,7 +396,7 @@ class Planner {
     plan.placement.host_rings.activations = rows.staging;
     plan.placement.device_rings.activations = rows.device_ring;
     plan.device_budget_bytes = device_budget().bytes;
-    plan.budget_bytes = host_budget().bytes;
+    plan.budget_bytes = whole_host_bytes_;
     const LongestKv longest = longest_kv();
     plan.longest_positions = longest.positions;
     plan.longest_budget = longest.budget;
@@ -412,6 +413,7 @@ class Planner {
   const EngineFlags& flags_;
   const PlanWishes& wishes_;
   const RankMemory host_memory_;
+  const uint64_t whole_host_bytes_;
   std::optional<uint64_t> disk_memory_bytes_;
   bool expand_layer_ = false;
   bool host_attention_ = false;  // Requested, or faster, and the host has KV to attend to

@@ -50,7 +50,7 @@ struct Plan {
   int64_t micro_batch_sequences() const { return engine.micro_batch_sequences; }  // 0: no limit
   bool host_attention() const { return engine.host_attention; }
 
-  uint64_t budget_bytes = 0;         // Host memory allowed
+  uint64_t budget_bytes = 0;         // Host memory allowed, to all ranks together
   uint64_t process_bytes = 0;        // Part of it for the process itself, `requests` included
   RequestMemory requests;            // If the command takes requests
   uint64_t device_budget_bytes = 0;  // Device memory allowed; 0: not discrete

@@ -11,27 +11,17 @@
 namespace spillway {
 namespace {
 
-class LayerRanks final : public OtherRanks, private RankPeers {
+class LayerRanks final : public BookedRanks, private RankPeers {
  public:
-  LayerRanks(RankMail& mail, RankGroup& group, RankBooks books)
-      : mail_(mail), group_(group), books_(std::move(books)) {}
+  LayerRanks(RankMail& mail, RankGroup& group, RankBooks books, std::shared_ptr<void> followers)
+      : BookedRanks(std::move(books)),
+        followers_(std::move(followers)),
+        mail_(mail),
+        group_(group) {}
 
   ~LayerRanks() override { end_ranks(mail_); }
 
   int64_t sweeps_at_once() const override { return 1; }
-
-  uint64_t sequence_bytes(int64_t rows, const KvBudget& budget,
-                          const KvChunks& chunks) const override {
-    return books_.sequence_bytes(rows, budget, chunks);
-  }
-  Status check_holds(int64_t rows, const KvBudget& budget, const KvChunks& chunks) const override {
-    return books_.check_holds(rows, budget, chunks);
-  }
-  Status reserve(const KvSequence* sequence, int64_t rows, const KvBudget& budget,
-                 const KvChunks& chunks) override {
-    return books_.reserve(sequence, rows, budget, chunks);
-  }
-  void release(const KvSequence* sequence) override { books_.release(sequence); }
 
   Status start(std::span<const SweepItem> items) override {
     SPILLWAY_RETURN_IF_ERROR(lost_);
@@ -119,9 +109,9 @@ class LayerRanks final : public OtherRanks, private RankPeers {
     return {};
   }
 
+  const std::shared_ptr<void> followers_;
   RankMail& mail_;
   RankGroup& group_;
-  RankBooks books_;
   uint64_t number_ = 0;         // Of the last sweep started
   size_t met_ = 0, ended_ = 0;  // How many have said so of it
   Status cause_;                // Why it failed on another rank
@@ -132,10 +122,12 @@ class LayerRanks final : public OtherRanks, private RankPeers {
 }  // namespace
 
 Result<std::unique_ptr<OtherRanks>> layer_ranks(RankMail& mail, RankGroup& group,
-                                                const std::vector<KvCacheOptions>& caches) {
+                                                const std::vector<KvCacheOptions>& caches,
+                                                std::shared_ptr<void> followers) {
   SPILLWAY_CHECK(mail.rank() == 0 && static_cast<int>(caches.size()) + 1 == mail.size());
   SPILLWAY_ASSIGN_OR_RETURN(RankBooks books, RankBooks::open(caches));
-  return std::unique_ptr<OtherRanks>(std::make_unique<LayerRanks>(mail, group, std::move(books)));
+  return std::unique_ptr<OtherRanks>(
+      std::make_unique<LayerRanks>(mail, group, std::move(books), std::move(followers)));
 }
 
 }  // namespace spillway

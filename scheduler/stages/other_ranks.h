@@ -45,9 +45,9 @@ class OtherRanks {
   // The oldest sweep under way. Blocks. The rows are valid until the next call. An error concerns
   // the whole sweep, as of Engine::run(); kDeviceLost: a rank is gone.
   struct Rows {
-    std::span<const float> hidden;                 // StageRows::in of the rank's layers
-    ItemFailures failures;       // On ranks that have run
-    RankPeers* peers = nullptr;  // StageRows::peers
+    std::span<const float> hidden;  // StageRows::in of the rank's layers
+    ItemFailures failures;          // On ranks that have run
+    RankPeers* peers = nullptr;     // StageRows::peers
   };
   virtual Result<Rows> finish() = 0;
 

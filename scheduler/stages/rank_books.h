@@ -10,10 +10,12 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "offload/kv_cache.h"
 #include "scheduler/engine/sweep.h"
+#include "scheduler/stages/other_ranks.h"
 #include "scheduler/stages/stage_messages.h"
 
 namespace spillway {
@@ -46,6 +48,28 @@ class RankBooks {
   std::unordered_map<const KvSequence*, Reserved> live_;
   std::vector<StageKvChange> changes_;  // That the next sweep tells
   uint64_t last_id_ = 0;
+};
+
+// OtherRanks with books of their caches.
+class BookedRanks : public OtherRanks {
+ public:
+  uint64_t sequence_bytes(int64_t rows, const KvBudget& budget,
+                          const KvChunks& chunks) const override {
+    return books_.sequence_bytes(rows, budget, chunks);
+  }
+  Status check_holds(int64_t rows, const KvBudget& budget, const KvChunks& chunks) const override {
+    return books_.check_holds(rows, budget, chunks);
+  }
+  Status reserve(const KvSequence* sequence, int64_t rows, const KvBudget& budget,
+                 const KvChunks& chunks) override {
+    return books_.reserve(sequence, rows, budget, chunks);
+  }
+  void release(const KvSequence* sequence) override { books_.release(sequence); }
+
+ protected:
+  explicit BookedRanks(RankBooks books) : books_(std::move(books)) {}
+
+  RankBooks books_;
 };
 
 }  // namespace spillway

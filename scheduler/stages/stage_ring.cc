@@ -11,27 +11,14 @@
 namespace spillway {
 namespace {
 
-class StageRing final : public OtherRanks {
+class StageRing final : public BookedRanks {
  public:
   StageRing(RankMail& mail, int64_t hidden, RankBooks books)
-      : mail_(mail), hidden_(static_cast<size_t>(hidden)), books_(std::move(books)) {}
+      : BookedRanks(std::move(books)), mail_(mail), hidden_(static_cast<size_t>(hidden)) {}
 
   ~StageRing() override { end_ranks(mail_); }
 
   int64_t sweeps_at_once() const override { return mail_.size(); }
-
-  uint64_t sequence_bytes(int64_t rows, const KvBudget& budget,
-                          const KvChunks& chunks) const override {
-    return books_.sequence_bytes(rows, budget, chunks);
-  }
-  Status check_holds(int64_t rows, const KvBudget& budget, const KvChunks& chunks) const override {
-    return books_.check_holds(rows, budget, chunks);
-  }
-  Status reserve(const KvSequence* sequence, int64_t rows, const KvBudget& budget,
-                 const KvChunks& chunks) override {
-    return books_.reserve(sequence, rows, budget, chunks);
-  }
-  void release(const KvSequence* sequence) override { books_.release(sequence); }
 
   Status start(std::span<const SweepItem> items) override {
     StageSweep sweep = books_.sweep_of(items);
@@ -78,7 +65,6 @@ class StageRing final : public OtherRanks {
  private:
   RankMail& mail_;
   const size_t hidden_;
-  RankBooks books_;
   uint64_t started_ = 0, finished_ = 0;
   std::vector<std::byte> message_;  // The last one
   Status lost_;

@@ -189,6 +189,34 @@ TEST_CASE("plan answers with FlexGen's model, too") {
   CHECK(test::exit_of(ask + " --kv-rule h2o > " + report + log) == 2);
 }
 
+TEST_CASE("a plan for ranks names what they divide whole, and is carried out by them", "[slow]") {
+  const test::TemporaryCache place;
+  const std::string model = test::read_golden("llama3").checkpoints.front();
+  const std::string hardware = place.path() + "/hardware.json", log = place.path() + "/log";
+  const std::string file = place.path() + "/plan.json", report = place.path() + "/report.json";
+  std::ofstream(hardware) << hardware_profile_json(test::sample_hardware(false));
+  const std::string lengths = " --prompt-tokens 9 --new-tokens 4";
+  const std::string plan = test::program() + " plan " + model + lengths + " --hardware " +
+                           hardware + " --host-memory 2GiB --disk-memory 3GiB --ranks ";
+  REQUIRE(test::exit_of(plan + "2 --json --output " + file + " > " + report + " 2> " + log) == 0);
+  const json written = test::read_json(file);
+  CHECK(written["ranks"] == 2);
+  CHECK(written["host_memory"] == std::to_string(uint64_t{2} << 30));
+  CHECK(written["disk_memory"] == std::to_string(uint64_t{3} << 30));
+  CHECK(test::read_json(report)["predicted"]["tokens_per_second"].get<double>() > 0);
+
+  const std::string bench = test::program() + " bench " + model + lengths +
+                            " --threads 2 --sequences 2 --json --plan " + file;
+  REQUIRE(test::exit_of(bench + " > " + report + " 2> " + log) == 0);
+  const json ran = test::read_json(report);
+  CHECK(ran["ranks"] == 2);
+  CHECK(ran["host_memory_bytes"] == uint64_t{2} << 30);
+  CHECK(ran["plan"]["host_memory"] == written["host_memory"]);
+
+  CHECK(test::exit_of(plan + "3 > " + report + " 2> " + log) == 2);
+  CHECK(test::exit_of(plan + "2 --cost-model flexgen > " + report + " 2> " + log) == 2);
+}
+
 TEST_CASE("a plan for several machines says what each has, and what they give", "[slow]") {
   const test::TemporaryCache place;
   const std::string hardware = place.path() + "/hardware.json", report = place.path() + "/report";

@@ -9,13 +9,21 @@ namespace spillway::rank_memory_test {
 namespace {
 
 TEST_CASE("ranks divide memory evenly, but for what the first alone has") {
-  const RankMemory first{4, 100, true}, other{4, 100, false};
+  const RankMemory first{4, 100, 500, true}, other{4, 100, 500, false};
   CHECK(first.share_of(900) == 300);
   CHECK(other.share_of(900) == 200);
+  // A half of the weights fits, and a half of what the first has.
+  CHECK(first.share_of(250) == 100);
+  CHECK(other.share_of(250) == 50);
   CHECK(first.whole_of(300) == 900);
   CHECK(other.whole_of(200) == 900);
-  CHECK(first.share_of(60) == 60);
-  CHECK(other.share_of(60) == 0);
+  for (uint64_t own = 1; own < 400; ++own) {
+    for (const RankMemory& memory : {first, other}) {
+      const uint64_t whole = memory.whole_of(own);
+      CHECK(memory.share_of(whole) >= own);
+      CHECK(memory.share_of(whole - 1) < own);
+    }
+  }
   const RankMemory alone;
   CHECK(alone.share_of(77) == 77);
   CHECK(alone.whole_of(77) == 77);

@@ -73,8 +73,8 @@ TEST_CASE("what several ranks cannot do is refused with what to do instead") {
              Catch::Contains("among 4 ranks") && Catch::Contains("may be 2"));
   flags = flags_of(2);
   flags.host_memory_bytes = uint64_t{100} << 20;
-  CHECK_THAT(error_of(model, flags), Catch::StartsWith("rank 0: ") &&
-                                         Catch::Contains("share of --host-memory 100 MiB"));
+  CHECK_THAT(error_of(model, flags),
+             Catch::StartsWith("rank 0: ") && Catch::Contains("share of --host-memory 100 MiB"));
   // In validate().
   flags = flags_of(2);
   flags.stages = 2;

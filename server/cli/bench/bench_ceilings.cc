@@ -119,6 +119,9 @@ Result<MeasuredCeilings> measure_ceilings(const BenchFlags& flags, Runtime& runt
   if (uses_disk(plan)) {
     SPILLWAY_RETURN_IF_ERROR(
         measure_disk_ceilings(device, plan, after_run, &found).at("measuring the disk"));
+    // Ranks read and write at the same time.
+    found.rates.disk_read /= static_cast<double>(plan.shape.ranks);
+    found.rates.disk_write /= static_cast<double>(plan.shape.ranks);
   }
   return found;
 }

@@ -64,8 +64,7 @@ std::string head(const BenchResult& r) {
              static_cast<long long>(r.plan.block_sequences())) +
          text_line("loaded   %10.2f s   peak %s of host memory, budget %s", r.plan.load_seconds,
                    format_bytes(r.peak_host_bytes).c_str(),
-                   format_bytes(r.plan.budget_bytes * static_cast<uint64_t>(r.plan.shape.ranks))
-                       .c_str()) +
+                   format_bytes(r.plan.budget_bytes).c_str()) +
          (r.plan.shape.ranks > 1
               ? text_line("ranks    %lld, which share every layer; what follows is of rank 0, "
                           "which has the embeddings, too",

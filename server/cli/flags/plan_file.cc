@@ -18,7 +18,8 @@ constexpr const char* kSettings[] = {"device",         "device-memory",  "host-m
                                      "kv-format",      "kv-rule",        "kv-heavy",
                                      "kv-recent",      "kv-keep",        "kv-sink",
                                      "kv-ratio-of",    "kv-snap",        "attention",
-                                     "q4-compute",     "no-overlap",     "quantized-compute"};
+                                     "q4-compute",     "no-overlap",     "quantized-compute",
+                                     "ranks"};
 
 bool known(const std::string& name) {
   return std::find(std::begin(kSettings), std::end(kSettings), name) != std::end(kSettings);

@@ -184,9 +184,8 @@ std::string plan_text(const PlanReport& report) {
       "%s on %s%s, %s: %s tokens/s predicted (prefill %s, decode %s; limited by %s)",
       choice.plan->model_name.c_str(), report.hardware.name.c_str(),
       ranks > 1 ? (" by " + std::to_string(ranks) + " ranks").c_str() : "",
-      workload_text(report).c_str(),
-      format_rate(found.tokens_per_second()).c_str(), format_seconds(found.prefill_seconds).c_str(),
-      format_seconds(found.decode_seconds).c_str(),
+      workload_text(report).c_str(), format_rate(found.tokens_per_second()).c_str(),
+      format_seconds(found.prefill_seconds).c_str(), format_seconds(found.decode_seconds).c_str(),
       std::string(resource_name(found.bottleneck)).c_str());
   text += latency_text(report);
   if (report.flags.explain) text += explanation(report);

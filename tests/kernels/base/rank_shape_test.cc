@@ -48,8 +48,7 @@ TEST_CASE("ranks have all rows of a layer between them, each once, and what all 
           spec.role == WeightRole::kAttentionOutWeight ||
           spec.role == WeightRole::kAttentionOutBias || spec.role == WeightRole::kMlpUpWeight ||
           spec.role == WeightRole::kMlpUpBias || spec.role == WeightRole::kMlpDownWeight ||
-          spec.role == WeightRole::kMlpDownBias ||
-          spec.role == WeightRole::kHead;
+          spec.role == WeightRole::kMlpDownBias || spec.role == WeightRole::kHead;
       for (const auto& [row, count] : times) CHECK(count == (shared ? 1 : ranks));
     }
   }

@@ -31,7 +31,7 @@ struct Fixture {
 TEST_CASE_METHOD(Fixture, "a plan sets what nobody else did") {
   REQUIRE(read(R"({"version": 1, "model": "opt-125m", "weights": [20, 0, 80], "block": 96,
                    "micro_batch": 8, "kv_rule": "h2o", "kv_heavy": 0.1, "format": "q4",
-                   "host_memory": "8GiB", "disk_memory": null})",
+                   "host_memory": "8GiB", "disk_memory": null, "ranks": 2})",
                {{"block", "12"}})
               .ok());
   CHECK(flags.block == 12);
@@ -42,6 +42,7 @@ TEST_CASE_METHOD(Fixture, "a plan sets what nobody else did") {
   CHECK(flags.format == Format::kQ4);
   CHECK(flags.host_memory_bytes == uint64_t{8} << 30);
   CHECK(!flags.disk_memory_bytes);
+  CHECK(flags.ranks == 2);
 }
 
 TEST_CASE_METHOD(Fixture, "another KV rule than the plan's starts from its own amounts") {
