@@ -2,7 +2,7 @@
 or it is named below with the reason why not, so a new one cannot go untested by being forgotten.
 
 Names that stand for the reader's own (MODEL, prompts.jsonl, /mnt/nvme/scratch, file-...) are replaced; runs of models
-of billions of weights have their flags read and checked (--print-config), and are not run.
+of billions of weights, and on several GPUs, have their flags read and checked (--print-config), and are not run.
 """
 
 import contextlib
@@ -120,7 +120,7 @@ class GuideTest(unittest.TestCase):
                 assignments += line + "\n"
                 continue
             (self.folder / "completions.jsonl").unlink(missing_ok=True)
-            if "bench opt-6.7b" in line:
+            if "bench opt-6.7b" in line or "--gpus" in line:
                 line += " --print-config"
             if words[:2] == ["spillway", "profile"]:
                 line += " --seconds 2"
