@@ -237,7 +237,7 @@ Status CheckpointSlabs::load(uint32_t slab, std::span<std::byte> memory) const {
     if (read.file->read(read.offset, target).ok()) continue;
     SPILLWAY_RETURN_IF_ERROR(read.buffered->read(read.offset, target));
   }
-  return arrange(slab, memory);
+  return arrange(slab, memory, false);
 }
 
 Status CheckpointSlabs::arrange(uint32_t slab, std::span<std::byte> memory, bool) const {

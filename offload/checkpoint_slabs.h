@@ -40,8 +40,8 @@ struct CheckpointSlabsOptions {
   std::function<MatrixLayout(Format)> layout;                // Not empty
   std::function<Status(const ModelShape&)> accepts;          // As in ModelSourceOptions
   std::function<Status(const std::string&)> accepts_source;  // Likewise
-  int64_t rank = 0,
-          ranks = 1;  // Of several ranks (kernels/base/rank_shape.h) the slabs of this one
+  // Of several ranks (kernels/base/rank_shape.h) the slabs of this one.
+  int64_t rank = 0, ranks = 1;
 };
 
 class CheckpointSlabs final : public SlabSource {
@@ -57,7 +57,7 @@ class CheckpointSlabs final : public SlabSource {
 
   // kCorruption: a file has changed since open(). Takes the time of copying the slab twice, and a
   // lock.
-  Status arrange(uint32_t slab, std::span<std::byte> memory, bool compare = false) const override;
+  Status arrange(uint32_t slab, std::span<std::byte> memory, bool compare) const override;
   Status load(uint32_t slab, std::span<std::byte> memory) const override;
 
  private:

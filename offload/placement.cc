@@ -131,10 +131,9 @@ Status memory_short(const MemoryText& text, const MemoryTier& memory, const Take
               " short: " + listed(parts) + (parts.size() == 1 ? " does" : " do") + " not fit " +
               (memory.divided.ranks > 1 ? "the rank's share of " : "") +
               (memory.from_flag ? std::string(text.flag) + " " : "what is free, ") +
-              format_bytes(memory.divided.ranks > 1 ? memory.divided.whole_of(memory.budget_bytes)
-                                                    : memory.budget_bytes) +
+              format_bytes(memory.divided.whole_of(memory.budget_bytes)) +
               "; the smallest budget that fits is " + text.flag + " " +
-              mebibytes(memory.divided.ranks > 1 ? memory.divided.whole_of(needed) : needed)};
+              mebibytes(memory.divided.whole_of(needed))};
 }
 
 // Sizes of the KV cache's staging rings.

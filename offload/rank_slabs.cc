@@ -200,8 +200,8 @@ Status RankSlabs::arrange(uint32_t slab, std::span<std::byte> memory, bool compa
   if (!compare) return {};
   SPILLWAY_CHECK(sums_[slab] != 0);
   if (seeded_checksum(memory, slab) == sums_[slab]) return {};
-  return corruption(file_->path() + ": rows of slab " + std::to_string(slabs_[slab].runs[0].slab) +
-                    " are not those that were read when the model was opened");
+  // What was read is not in its place any more, so that all of it is read again.
+  return load(slab, memory);
 }
 
 void RankSlabs::make(uint32_t slab, std::span<std::byte> memory) const {

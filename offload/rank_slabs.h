@@ -3,7 +3,8 @@
 // places of it, and only these are read, whatever the number of ranks.
 //
 // The file's checksums are of whole slabs. load() reads these and compares them; what it made of
-// them is what arrange(), which a stream calls sweep after sweep, compares with. Rows that do not
+// them is what arrange(), which a stream calls sweep after sweep, compares with, and where that
+// differs it loads the slab again. Rows that do not
 // begin or end with a panel of the file (weight_layout.h), or that the device wants in another
 // layout, are packed anew each time, which takes a hundred times as long as moving them: that
 // happens with tiny models, and with files made for another device.

@@ -41,8 +41,8 @@ class SlabSource {
   // has that.
   virtual std::vector<SlabRead> reads(uint32_t slab) const = 0;
 
-  // Puts what was read in order. kCorruption: it is not what it was; `compare`: where the source
-  // can tell, by comparing all of it.
+  // Puts what was read in order. kCorruption: the files are not what they were; `compare`: where
+  // the source can tell, by comparing all of the slab. May read it again, and block.
   virtual Status arrange(uint32_t slab, std::span<std::byte> memory, bool compare) const = 0;
 
   // Reads and arranges a slab. Blocks.

@@ -3,8 +3,6 @@
 #include <fcntl.h>
 
 #include <algorithm>
-#include <atomic>
-#include <memory>
 #include <optional>
 #include <span>
 #include <utility>
@@ -175,12 +173,7 @@ Status WeightStore::State::start_stream(const WeightStoreOptions& options, File 
                             device.allocate(Memory::kPinned, round_up(wanted, kFileAlignment)));
   MakeSlab make;
   if (source) {
-    const auto count = std::make_shared<std::atomic<uint64_t>>(0);
-    make = [from = source.get(), verify = options.verify, count](uint32_t slab,
-                                                                 std::span<std::byte> bytes) {
-      constexpr uint64_t kSampled = 8;
-      const bool compare = verify == VerifyReads::kEvery ||
-                           (verify == VerifyReads::kSample && (*count)++ % kSampled == 0);
+    make = [from = source.get()](uint32_t slab, std::span<std::byte> bytes, bool compare) {
       return from->arrange(slab, bytes, compare);
     };
   }

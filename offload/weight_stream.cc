@@ -113,8 +113,15 @@ Status WeightStream::make_slab(const Transfer& transfer) {
   std::atomic<uint32_t>& unread = stream.reads_[transfer.index].unread;
   if (unread.fetch_sub(1) != 1) return {};
   const StreamedSlab& slab = stream.slabs_[transfer.index];
-  const Status made = stream.make_(slab.slab, {stream.data_[transfer.index], slab.bytes});
-  if (!made.ok()) unread = 1;
+  const bool compare = !stream.skips(transfer.index);
+  const uint64_t epoch = stream.epoch_;
+  const Status made = stream.make_(slab.slab, {stream.data_[transfer.index], slab.bytes}, compare);
+  if (!made.ok()) {
+    unread = 1;
+    ++stream.epoch_;
+  } else if (compare) {
+    stream.reads_[transfer.index].verified_in = epoch;
+  }
   return made;
 }
 

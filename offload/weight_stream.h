@@ -36,9 +36,10 @@ struct StreamedSlab {
   std::vector<Read> reads = {};
 };
 
-// Makes slab `slab` of what was read into its memory; instead of comparing checksums. Called on a
-// thread of the Io. After an error the slab's last read is done once more.
-using MakeSlab = std::function<Status(uint32_t slab, std::span<std::byte> memory)>;
+// Makes slab `slab` of what was read into its memory; `compare`: compares the result, as a checksum
+// of what is read as it is would be. Called on a thread of the Io. After an error the slab's last
+// read is done once more.
+using MakeSlab = std::function<Status(uint32_t slab, std::span<std::byte> memory, bool compare)>;
 
 // The reads of a slab that are compared with its checksum. A gigabyte takes a core 36 ms (Zen 4), 5
 // % of two cores that compute while 3 GB/s come from the disk; comparing an eighth instead gained 0

@@ -76,23 +76,28 @@ class Followers {
  private:
   static void follow(RankMail& mail, std::promise<Result<Opened>> told, OpenedModel opened,
                      Plan plan, const RuntimeOptions& options) {
-    Result<std::unique_ptr<Runtime>> runtime = Status(Code::kCapacity, "");
+    std::unique_ptr<Runtime> runtime;
+    const auto open = [&]() -> Result<Opened> {
+      SPILLWAY_ASSIGN_OR_RETURN(runtime, open_runtime(std::move(opened), std::move(plan), options));
+      const KvCache& kv = runtime->engine().kv();
+      Opened self{kv.options(), plan_line(*runtime)};
+      self.cache.memory_bytes = kv.memory_bytes();
+      self.cache.host_bytes = kv.host_bytes();
+      self.cache.disk_bytes = kv.disk_bytes();
+      return self;
+    };
+    Result<Opened> self = Status(Code::kCapacity, "");
     try {
-      runtime = open_runtime(std::move(opened), std::move(plan), options);
+      self = open();
     } catch (const std::exception& error) {
-      runtime = Status(Code::kCapacity, std::string("it cannot be opened: ") + error.what());
+      self = Status(Code::kCapacity, std::string("it cannot be opened: ") + error.what());
     }
-    if (!runtime.ok()) return told.set_value(runtime.status());
-    Engine& engine = runtime.value()->engine();
-    Opened self{engine.kv().options(), plan_line(*runtime.value())};
-    KvCacheOptions& cache = self.cache;
-    cache.memory_bytes = engine.kv().memory_bytes();
-    cache.host_bytes = engine.kv().host_bytes();
-    cache.disk_bytes = engine.kv().disk_bytes();
+    const bool ok = self.ok();
     told.set_value(std::move(self));
+    if (!ok) return;
     // What fails in a sweep is told to rank 0; mail between threads does not fail.
     try {
-      (void)run_stage(mail, engine);
+      (void)run_stage(mail, runtime->engine());
     } catch (const std::exception&) {
       options.ranks->leave();  // No memory even for a message: rank 0 learns that this one is gone.
     }

@@ -49,7 +49,7 @@ class NcclRank final : public RankGroup {
   ~NcclRank() override {
     // Destroying waits for what is queued, which after an error may never end.
     if (!broken_.ok() || group_->left >= 0) {
-      abort_all();
+      NcclRank::leave();
       return;
     }
     const std::lock_guard lock(own_.in_use);

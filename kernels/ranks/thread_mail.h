@@ -1,4 +1,5 @@
-// Mail between threads of one process: for tests of what is built on RankMail.
+// Mail between ranks that are threads of one process: `--ranks N`, `--gpus`, and tests of all that
+// is built on RankMail.
 #pragma once
 
 #include <memory>

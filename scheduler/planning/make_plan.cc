@@ -161,7 +161,7 @@ class Planner {
     return placed;
   }
 
-  // NCCL's buffers between GPUs come to what one GPU's process takes.
+  // What the driver, libraries and NCCL take of a GPU.
   uint64_t device_process_bytes() const {
     if (!plan_.discrete) return 0;
     return kDeviceProcessBytes + (shape().ranks > 1 ? kNcclBytes : 0);

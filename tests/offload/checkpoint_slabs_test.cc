@@ -105,7 +105,7 @@ void check_slabs(const CheckpointSlabs& slabs, const std::string& packed) {
       if (read.file == read.buffered) continue;  // The last bytes of a file
       CHECK((read.offset | read.bytes | read.at) % kFileAlignment == 0);
     }
-    REQUIRE(slabs.arrange(i, bytes).ok());
+    REQUIRE(slabs.arrange(i, bytes, true).ok());
     CHECK(std::memcmp(bytes.data(), expected.data(), used) == 0);
   }
 }
