@@ -51,6 +51,7 @@ class CompletionRun::State {
   void on_finish(size_t index, const Finish& finish);
 
  private:
+  void tell_progress();                     // Under the lock
   void deliver(size_t index);               // Under the lock
   CompletionTimes times() const;            // Under the lock
   void note_failure(const Finish& finish);  // Under the lock
@@ -150,6 +151,7 @@ std::optional<ApiError> CompletionRun::State::submit_all(const std::shared_ptr<S
   std::unique_lock lock(mutex_);
   ids_ = ids;
   phase_ = Phase::kRunning;
+  tell_progress();
   for (ChoiceText& piece : early_) events_.on_text(std::move(piece));
   early_.clear();
   const bool failed = result_.error.has_value();
@@ -176,7 +178,13 @@ void CompletionRun::State::on_prompt_progress(size_t index, int64_t tokens) {
   const std::lock_guard lock(mutex_);
   if (processed_[index] < 0) note_cached(index, tokens);
   processed_[index] = tokens;
+  tell_progress();
+}
+
+void CompletionRun::State::tell_progress() {
   if (phase_ != Phase::kRunning || cancelled_ || !events_.on_progress) return;
+  // Nothing was admitted yet.
+  if (std::ranges::all_of(processed_, [](int64_t tokens) { return tokens < 0; })) return;
   PromptProgress progress{usage_.prompt_tokens, usage_.cached_tokens, 0, times().prompt};
   const auto samples = static_cast<size_t>(call_.samples);
   for (size_t prompt = 0; prompt * samples < processed_.size(); ++prompt) {

@@ -406,6 +406,39 @@ TEST_CASE("cancel ends every sequence and reports once") {
   CHECK(runner.done == 1);
 }
 
+// Computes the half of each prompt before submit() returns, and no more.
+struct QuickScheduler final : Scheduler {
+  const ModelShape& shape() const override { return runner.engine.shape(); }
+  int64_t queue_max() const override { return runner.engine.queue_max(); }
+  Result<RequestId> submit(Request request, std::shared_ptr<TokenSink> sink) override {
+    sink->on_admitted();
+    sink->on_prompt_progress(std::ssize(request.prompt) / 2);
+    sinks.push_back(std::move(sink));
+    return RequestId{sinks.size()};
+  }
+  void cancel(RequestId) override {}
+  void drain(double) override {}
+  SchedulerStats stats() const override { return {}; }
+
+  Runner runner;
+  std::vector<std::shared_ptr<TokenSink>> sinks;
+};
+
+TEST_CASE("a call's progress until all of it was submitted is told then") {
+  QuickScheduler quick;
+  const CompletionCall call = quick.runner.parse({{"prompt", {"abcdefg", "abc"}}, {"n", 2}});
+  CompletionEvents events = quick.runner.events();
+  std::vector<int64_t> processed;
+  events.on_progress = [&](const PromptProgress& progress) {
+    processed.push_back(progress.processed);
+  };
+  const auto run =
+      CompletionRun::start(quick, quick.runner.context.tokenizer, call, std::move(events));
+  REQUIRE(std::holds_alternative<std::shared_ptr<CompletionRun>>(run));
+  CHECK(processed == std::vector<int64_t>{4 + 2});  // With </s> each
+  for (const auto& sink : quick.sinks) sink->on_finish({});
+}
+
 TEST_CASE("events survive a run that nobody holds") {
   Runner runner;
   runner.start({{"prompt", "a"}, {"max_tokens", 50}}).reset();
