@@ -1,10 +1,12 @@
 // How several ranks of one process, which share every layer of a model, divide its memory: evenly,
-// but for the embeddings, which the first alone has. Pure arithmetic, any thread.
+// but for the embeddings, if they are among it, which the first alone has. Pure arithmetic, any
+// thread.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/base/layer_range.h"
 #include "offload/model_file/model_file.h"
 #include "offload/weight_placement.h"
 
@@ -38,18 +40,27 @@ struct RankMemory {
   }
 };
 
-// `table`: a rank's. `in_host`: weights live in the memory that is divided, not on devices.
-inline RankMemory rank_memory(const ModelFileTable& table, bool in_host) {
+// `table`: a rank's, of whose layers it has these. `in_host`: weights live in the memory that is
+// divided, not on devices.
+inline RankMemory rank_memory(const ModelFileTable& table, const LayerRange& layers, bool in_host) {
   RankMemory memory;
   memory.ranks = static_cast<uint64_t>(table.shape.ranks);
   memory.is_first = table.shape.rank == 0;
   if (memory.ranks == 1 || !in_host) return memory;
   const std::vector<uint32_t> groups = weight_groups(table);
   for (size_t i = 0; i < groups.size(); ++i) {
+    // The other ranks are to know of the first one's embeddings.
+    if (groups[i] == 0 ? layers.first > 0 : !has_group(layers, table.shape, groups[i])) continue;
     (groups[i] == 0 ? memory.of_first : memory.weights) += table.slabs[i].bytes;
   }
   memory.weights = memory.weights * memory.ranks + memory.of_first;
   return memory;
+}
+
+// Bytes of the weights of `layers` on all ranks, of which `table` is one's.
+inline uint64_t weight_bytes_of_ranks(const ModelFileTable& table, const LayerRange& layers) {
+  if (table.shape.ranks == 1) return WeightPlacer(table, layers).weight_bytes();
+  return rank_memory(table, layers, true).weights;
 }
 
 }  // namespace spillway

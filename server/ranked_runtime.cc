@@ -29,8 +29,10 @@ Result<std::vector<std::unique_ptr<RankGroup>>> group_of(const std::vector<Opene
   return gpu_ranks(gpus);
 }
 
+}  // namespace
+
 // The threads of the ranks that follow, and the mail between all.
-class Followers {
+class RanksHere::Followers {
  public:
   // What a rank says of itself when it is open.
   struct Opened {
@@ -108,14 +110,17 @@ class Followers {
   std::vector<std::thread> threads_;
 };
 
+namespace {
+
 // All ranks' plans: of one block, since they run the same sweeps, and with the same shares on each
 // tier, where a search has chosen them.
-Result<std::vector<Plan>> plans_of(const std::vector<OpenedModel>& opened,
-                                   const RuntimeOptions& options, const Runtime::Planner& planner) {
+Result<std::vector<Plan>> plans_of(const std::vector<OpenedModel>& opened, const PlanWishes& wishes,
+                                   const Runtime::Planner& planner, uint64_t disk_parts) {
   std::vector<Plan> plans;
   for (size_t rank = 0; rank < opened.size(); ++rank) {
     EngineFlags flags = opened[rank].flags;
-    const PlanMachine machine = machine_of(opened[rank], nullptr);
+    PlanMachine machine = machine_of(opened[rank], nullptr);
+    machine.disk_free_bytes /= disk_parts;
     if (rank > 0) {
       const Plan& first = plans[0];
       flags.block = first.block_sequences();
@@ -131,8 +136,8 @@ Result<std::vector<Plan>> plans_of(const std::vector<OpenedModel>& opened,
     }
     Result<Plan> plan = rank == 0 && planner
                             ? planner(opened[0])
-                            : make_plan(opened[rank].model, machine, flags, options.wishes);
-    if (!plan.ok()) return plan.status().at(name_of(rank));
+                            : make_plan(opened[rank].model, machine, flags, wishes);
+    if (!plan.ok()) return opened.size() == 1 ? plan.status() : plan.status().at(name_of(rank));
     if (rank > 0) {
       // They cut sweeps into the same micro-batches.
       plan->engine.micro_batch_sequences = plans[0].micro_batch_sequences();
@@ -171,6 +176,77 @@ Result<std::vector<EngineFlags>> rank_flags(const EngineFlags& flags) {
   return all;
 }
 
+RanksHere::RanksHere() = default;
+RanksHere::RanksHere(RanksHere&&) noexcept = default;
+RanksHere::~RanksHere() = default;
+
+Result<RanksHere> RanksHere::open(const std::string& model, const EngineFlags& flags,
+                                  const RuntimeOptions& options, std::optional<FileId> damaged) {
+  SPILLWAY_ASSIGN_OR_RETURN(const std::vector<EngineFlags> all_flags, rank_flags(flags));
+  RanksHere ranks;
+  for (EngineFlags own : all_flags) {
+    if (own.rank > 0 && own.device == "auto") {
+      // What it was for the first.
+      own.device = ranks.opened_[0].device->discrete() ? "cuda" : "cpu";
+      if (ranks.opened_[0].device->discrete()) own.gpu += own.rank;
+    }
+    Result<OpenedModel> one =
+        own.rank == 0 ? open_model(model, own, options, damaged) : open_model(model, own, {});
+    if (!one.ok()) {
+      return own.rank == 0 ? one.status() : one.status().at(name_of(ranks.opened_.size()));
+    }
+    ranks.opened_.push_back(std::move(one).value());
+  }
+  return ranks;
+}
+
+void RanksHere::go_by(int64_t block, int64_t prefill_tokens) {
+  for (OpenedModel& rank : opened_) {
+    rank.flags.block = block;
+    rank.flags.prefill_tokens = prefill_tokens;
+  }
+}
+
+Status RanksHere::make_plans(const PlanWishes& wishes, const Runtime::Planner& planner,
+                             uint64_t disk_parts) {
+  wishes_ = wishes;
+  SPILLWAY_ASSIGN_OR_RETURN(plans_, plans_of(opened_, wishes, planner, disk_parts));
+  return {};
+}
+
+Status RanksHere::start_others() {
+  if (opened_.size() == 1) return {};
+  SPILLWAY_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<RankGroup>> group, group_of(opened_));
+  followers_ = std::make_shared<Followers>(opened_.size());
+  RuntimeOptions quiet;
+  quiet.wishes = wishes_;
+  quiet.start_scheduler = false;
+  for (size_t rank = 1; rank < opened_.size(); ++rank) {
+    quiet.ranks = std::move(group[rank]);
+    followers_->start(std::move(opened_[rank]), std::move(plans_[rank]), quiet);
+  }
+  group_ = std::move(group[0]);
+  return {};
+}
+
+Result<std::unique_ptr<Runtime>> RanksHere::open_first(RuntimeOptions options) {
+  options.ranks = group_;
+  return open_runtime(std::move(opened_[0]), std::move(plans_[0]), options);
+}
+
+Result<RanksHere::Others> RanksHere::others() {
+  Others found;
+  if (followers_ == nullptr) return found;
+  SPILLWAY_ASSIGN_OR_RETURN(const auto all, followers_->wait_opened());
+  for (const Followers::Opened& other : all) {
+    found.caches.push_back(other.cache);
+    found.plan_lines.push_back(other.plan_line);
+  }
+  SPILLWAY_ASSIGN_OR_RETURN(found.ranks,
+                            layer_ranks(followers_->mail(), *group_, found.caches, followers_));
+  return found;
+}
+
 Result<std::unique_ptr<Runtime>> open_ranks(const std::string& model, const EngineFlags& flags,
                                             RuntimeOptions options, const Runtime::Planner& planner,
                                             std::optional<FileId> damaged, CachedFile* cached) {
@@ -179,41 +255,19 @@ Result<std::unique_ptr<Runtime>> open_ranks(const std::string& model, const Engi
         "--ranks and --gpus are for commands that take requests; leave them "
         "out here");
   }
-  SPILLWAY_ASSIGN_OR_RETURN(const std::vector<EngineFlags> all_flags, rank_flags(flags));
-  RuntimeOptions quiet;
-  quiet.wishes = options.wishes;
-  quiet.start_scheduler = false;
-  std::vector<OpenedModel> opened;
-  for (EngineFlags own : all_flags) {
-    if (own.rank > 0 && own.device == "auto") {
-      // What it was for the first.
-      own.device = opened[0].device->discrete() ? "cuda" : "cpu";
-      if (opened[0].device->discrete()) own.gpu += own.rank;
-    }
-    Result<OpenedModel> one =
-        own.rank == 0 ? open_model(model, own, options, damaged) : open_model(model, own, quiet);
-    if (!one.ok()) return own.rank == 0 ? one.status() : one.status().at(name_of(opened.size()));
-    opened.push_back(std::move(one).value());
-  }
-  *cached = {opened[0].model.cached, opened[0].model.table->file_id};
-  SPILLWAY_ASSIGN_OR_RETURN(std::vector<Plan> plans, plans_of(opened, options, planner));
-  SPILLWAY_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<RankGroup>> group, group_of(opened));
-  const auto followers = std::make_shared<Followers>(opened.size());
-  for (size_t rank = 1; rank < opened.size(); ++rank) {
-    quiet.ranks = std::move(group[rank]);
-    followers->start(std::move(opened[rank]), std::move(plans[rank]), quiet);
-  }
-  options.ranks = std::move(group[0]);
+  SPILLWAY_ASSIGN_OR_RETURN(RanksHere ranks, RanksHere::open(model, flags, options, damaged));
+  const ModelToPlan& opened = ranks.opened()[0].model;
+  *cached = {opened.cached, opened.table->file_id};
+  SPILLWAY_RETURN_IF_ERROR(ranks.make_plans(options.wishes, planner));
+  SPILLWAY_RETURN_IF_ERROR(ranks.start_others());
   options.others = [&]() -> Result<std::unique_ptr<OtherRanks>> {
-    SPILLWAY_ASSIGN_OR_RETURN(const auto others, followers->wait_opened());
-    std::vector<KvCacheOptions> caches;
-    for (const Followers::Opened& other : others) {
-      caches.push_back(other.cache);
-      if (options.say) options.say(other.plan_line);
+    SPILLWAY_ASSIGN_OR_RETURN(RanksHere::Others others, ranks.others());
+    if (options.say) {
+      for (const std::string& line : others.plan_lines) options.say(line);
     }
-    return layer_ranks(followers->mail(), *options.ranks, caches, followers);
+    return std::move(others.ranks);
   };
-  return open_runtime(std::move(opened[0]), std::move(plans[0]), options);
+  return ranks.open_first(options);
 }
 
 }  // namespace spillway

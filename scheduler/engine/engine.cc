@@ -233,10 +233,10 @@ Status Engine::run(std::span<const SweepItem> items, LogitsSink& sink, StageRows
   const int64_t tokens = account_.begin(items);
   SPILLWAY_CHECK(tokens <= options_.sweep_tokens_max);
   const auto numbers = static_cast<size_t>(tokens * shape().hidden);
-  const bool shared = options_.ranks != nullptr;
-  SPILLWAY_CHECK(rows.in.size() == (shared || layers_.embeds(shape()) ? 0 : numbers));
-  SPILLWAY_CHECK(rows.out.size() == (shared || layers_.has_head(shape()) ? 0 : numbers));
-  SPILLWAY_CHECK(shared == (rows.peers != nullptr));
+  const bool follows = shape().rank > 0;
+  SPILLWAY_CHECK(rows.in.size() == (follows || layers_.embeds(shape()) ? 0 : numbers));
+  SPILLWAY_CHECK(rows.out.size() == (follows || layers_.has_head(shape()) ? 0 : numbers));
+  SPILLWAY_CHECK((options_.ranks != nullptr) == (rows.peers != nullptr));
   others_failures_.clear();
   const double start = steady_seconds();
   plan_micro_batches(items);
@@ -338,12 +338,13 @@ Status Engine::sweep(std::span<const SweepItem> items, LogitsSink& sink, const S
   if (layers_.embeds(shape())) {
     SPILLWAY_RETURN_IF_ERROR(embed());
   } else {
-    SPILLWAY_RETURN_IF_ERROR(shape().rank > 0 ? take_embedded() : take_in(rows.in));
+    SPILLWAY_RETURN_IF_ERROR(shape().rank > 0 ? take_shared() : take_in(rows.in));
   }
   SPILLWAY_RETURN_IF_ERROR(run_layers(items));
   if (rows.peers != nullptr) SPILLWAY_RETURN_IF_ERROR(meet(items.size(), *rows.peers));
-  if (shape().rank > 0) return follow_head(*rows.peers);
-  return layers_.has_head(shape()) ? run_head(items, sink, rows.peers) : hand_on(rows.out);
+  const bool head = layers_.has_head(shape());
+  if (shape().rank > 0) return follow_end(head ? rows.peers : nullptr);
+  return head ? run_head(items, sink, rows.peers) : hand_on(rows.out);
 }
 
 // Learns which items have failed on other ranks, before any of their tokens is passed on.
@@ -363,37 +364,40 @@ Status Engine::take_in(std::span<const float> rows) {
     SPILLWAY_ASSIGN_OR_RETURN(const MatrixView hidden, acquire_activations());
     const size_t bytes = static_cast<size_t>(batch.rows * shape().hidden) * sizeof(float);
     stream_->copy(hidden.data, from, bytes);
+    SPILLWAY_RETURN_IF_ERROR(share(hidden));
     from += bytes;
     activations_->release(true);
   }
   return {};
 }
 
-// Gets the rows that the first rank embeds.
-Status Engine::take_embedded() {
+// Gets the rows that the first rank embeds, or has of the previous layers' engine.
+Status Engine::take_shared() {
   for (size_t i = 0; i < micro_batches_.size(); ++i) {
     SPILLWAY_ASSIGN_OR_RETURN(const MatrixView hidden, acquire_activations());
-    SPILLWAY_RETURN_IF_ERROR(share_embedded(hidden));
+    SPILLWAY_RETURN_IF_ERROR(share(hidden));
     activations_->release(true);
   }
   return {};
 }
 
 // The first rank's rows are all ranks'.
-Status Engine::share_embedded(const MatrixView& hidden) {
+Status Engine::share(const MatrixView& hidden) {
   if (options_.ranks == nullptr) return {};
   const size_t bytes = static_cast<size_t>(hidden.rows * hidden.columns) * sizeof(float);
   return options_.ranks->broadcast(*stream_, hidden.data, bytes, 0);
 }
 
-// The last pass of a rank other than the first, which needs no rows, and its part of the logits.
-Status Engine::follow_head(RankPeers& peers) {
+// The last pass of a rank other than the first, which needs no rows, and its part of the logits,
+// with the peers that they are for; null: the head is another engine's.
+Status Engine::follow_end(RankPeers* peers) {
   for (size_t i = 0; i < micro_batches_.size(); ++i) {
     SPILLWAY_RETURN_IF_ERROR(acquire_activations().status());
     activations_->release(false);
   }
+  if (peers == nullptr) return stream_->record().wait();
   SPILLWAY_ASSIGN_OR_RETURN(const LayerWeights* weights, acquire_head());
-  SPILLWAY_RETURN_IF_ERROR(head_->follow(*weights, peers));
+  SPILLWAY_RETURN_IF_ERROR(head_->follow(*weights, *peers));
   weights_.release_head();
   return stream_->record().wait();
 }
@@ -425,7 +429,7 @@ Status Engine::embed() {
     const auto rows = static_cast<size_t>(batch.rows);
     embed_rows(*weights, std::span(tokens_).subspan(row, rows),
                std::span(positions_).subspan(row, rows), hidden);
-    SPILLWAY_RETURN_IF_ERROR(share_embedded(hidden));
+    SPILLWAY_RETURN_IF_ERROR(share(hidden));
     row += rows;
     activations_->release(true);
   }

@@ -63,9 +63,9 @@ struct EngineOptions {
   bool host_attention = false;
   Device* host = nullptr;  // The CPU, for host_attention. Outlives the engine.
   // The ranks that share every layer, where the weights are one rank's; then all ranks run the same
-  // sweeps with the same limits, and a sweep that fails on one fails on all, as do later ones. The
-  // first rank embeds, and alone has logits to pass on. Null: the weights are whole. Outlives the
-  // engine.
+  // sweeps of the same layers with the same limits, and a sweep that fails on one fails on all, as
+  // do later ones. The first rank embeds, or takes rows in, and alone has logits or rows to pass
+  // on. Null: the weights are whole. Outlives the engine.
   RankGroup* ranks = nullptr;
   std::shared_ptr<SweepLog> log;  // Null: no log
   Trace* trace = nullptr;         // Null: none. Outlives the engine.
@@ -101,7 +101,8 @@ EngineBytes engine_bytes(const DeviceTraits& device, const ModelShape& shape, Fo
 struct StageRows {
   std::span<const float> in;   // Replaces the embeddings unless the first layer is in range
   std::span<float> out;        // Replaces the logits unless the last layer is in range
-  RankPeers* peers = nullptr;  // Of a rank of several (EngineOptions::ranks)
+  RankPeers* peers = nullptr;  // Of a rank of several (EngineOptions::ranks), the first of which
+                               // alone has rows
 };
 
 class Engine {
@@ -147,7 +148,7 @@ class Engine {
   // Runs one sweep and passes its logits to `sink`. An error concerns the whole sweep: no item's
   // cache may be used any more; later sweeps may succeed. REQUIRES: total tokens <=
   // sweep_tokens_max; token ids below the vocabulary; position + tokens <= positions; `rows` has
-  // exactly the inputs and outputs that the range of layers needs, and a rank of several none.
+  // exactly the inputs and outputs that the range of layers needs.
   Status run(std::span<const SweepItem> items, LogitsSink& sink, StageRows rows = {});
 
   // What the last sweep did and waited for. REQUIRES: it succeeded.
@@ -164,8 +165,8 @@ class Engine {
   Status sweep(std::span<const SweepItem> items, LogitsSink& sink, const StageRows& rows);
   Status embed();
   Status take_in(std::span<const float> rows);
-  Status take_embedded();
-  Status share_embedded(const MatrixView& hidden);
+  Status take_shared();
+  Status share(const MatrixView& hidden);
   Status hand_on(std::span<float> rows);
   Result<const LayerWeights*> acquire_head();
   void embed_rows(const LayerWeights& weights, std::span<const int32_t> tokens,
@@ -177,7 +178,7 @@ class Engine {
   Status finish_layer(std::span<const SweepItem> items, const LayerWeights& weights);
   void find_wanted(std::span<const SweepItem> items, const MicroBatch& batch);
   Status run_head(std::span<const SweepItem> items, LogitsSink& sink, RankPeers* peers);
-  Status follow_head(RankPeers& peers);
+  Status follow_end(RankPeers* peers);
   Status meet(size_t items, RankPeers& peers);
   const Status& failure(size_t item) const;
   Status move_kv(std::unique_ptr<KvSequence>* sequence, std::unique_ptr<KvSequence> place,

@@ -50,11 +50,6 @@ Status validate_ranks(const EngineFlags& flags) {
     return invalid_argument("--gpus is for --device cuda; on a CPU there are --ranks");
   }
   if (flags.rank_count() == 1) return {};
-  if (flags.stages > 1) {
-    return invalid_argument(
-        "--ranks shares every layer among ranks of one process, --stages has runs of layers in "
-        "several; give one of them");
-  }
   if (flags.prefix_cache_bytes.value_or(0) > 0) {
     return invalid_argument(
         "--prefix-cache does not go with several ranks: they share no beginnings of prompts yet; "

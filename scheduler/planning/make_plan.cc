@@ -54,7 +54,7 @@ class Planner {
         machine_(machine),
         flags_(flags),
         wishes_(wishes),
-        host_memory_(rank_memory(*model.table, !machine.device.discrete())),
+        host_memory_(rank_memory(*model.table, layers(), !machine.device.discrete())),
         whole_host_bytes_(machine.host_budget.bytes) {
     plan_.discrete = machine.device.discrete();
     // Ranks of one process divide its memory and its disk, which the flags name whole.

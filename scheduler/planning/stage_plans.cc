@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "offload/weight_placement.h"
+#include "offload/rank_memory.h"
 #include "scheduler/planning/plan_cost.h"
 
 namespace spillway {
@@ -58,7 +58,7 @@ Result<std::vector<LayerRange>> cut_layers(const ModelFileTable& table, const En
                               " layers, and the model has " + std::to_string(shape.layers));
     }
   } else {
-    const auto bytes = [&](LayerRange range) { return WeightPlacer(table, range).weight_bytes(); };
+    const auto bytes = [&](LayerRange range) { return weight_bytes_of_ranks(table, range); };
     const uint64_t layer = shape.layers > 2 ? bytes({1, 1}) : bytes({0, 1});
     const auto beside = [&](uint64_t all) { return all - std::min(all, layer); };
     std::vector<StageMachine> machines(ranks.begin(), ranks.end());

@@ -75,9 +75,11 @@ class LayerRanks final : public BookedRanks, private RankPeers {
   }
 
   Result<ItemFailures> meet(const ItemFailures&) override {
-    while (met_ + ended_ < others()) SPILLWAY_RETURN_IF_ERROR(take_answer());
-    // What ends before it meets the others has failed.
-    if (ended_ > 0) return Status(Code::kDeviceLost, std::string(cause_.message()));
+    // One that has met the others may have ended, too, where the head is not theirs.
+    while (met_ < others()) {
+      SPILLWAY_RETURN_IF_ERROR(take_answer());
+      if (!cause_.ok()) return Status(Code::kDeviceLost, std::string(cause_.message()));
+    }
     return std::exchange(failures_, {});
   }
 

@@ -6,8 +6,9 @@
 
 namespace spillway {
 
-Result<RankBooks> RankBooks::open(const std::vector<KvCacheOptions>& caches) {
+Result<RankBooks> RankBooks::open(const std::vector<KvCacheOptions>& caches, int of_each) {
   RankBooks books;
+  books.of_each_ = of_each;
   for (const KvCacheOptions& options : caches) {
     SPILLWAY_ASSIGN_OR_RETURN(books.books_.emplace_back(), KvCache::open_books(options));
   }

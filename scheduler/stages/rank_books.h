@@ -22,8 +22,9 @@ namespace spillway {
 
 class RankBooks {
  public:
-  // `caches`: how rank 1 and those after it opened theirs. kCapacity: no memory.
-  static Result<RankBooks> open(const std::vector<KvCacheOptions>& caches);
+  // `caches`: how rank 1 and those after it opened theirs. Where each is several ranks, which share
+  // its layers, of so many of each. kCapacity: no memory.
+  static Result<RankBooks> open(const std::vector<KvCacheOptions>& caches, int of_each = 1);
 
   // As OtherRanks'.
   uint64_t sequence_bytes(int64_t rows, const KvBudget& budget, const KvChunks& chunks) const;
@@ -42,8 +43,11 @@ class RankBooks {
     std::vector<std::unique_ptr<KvSequence>> places;  // In the books
   };
 
-  static std::string name(size_t book) { return "rank " + std::to_string(book + 1); }
+  std::string name(size_t book) const {
+    return "rank " + std::to_string(book / static_cast<size_t>(of_each_) + 1);
+  }
 
+  int of_each_ = 1;
   std::vector<std::unique_ptr<KvCache>> books_;  // Of rank 1 and those after it
   std::unordered_map<const KvSequence*, Reserved> live_;
   std::vector<StageKvChange> changes_;  // That the next sweep tells

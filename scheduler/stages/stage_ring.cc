@@ -77,9 +77,11 @@ void end_ranks(RankMail& mail) {
 }
 
 Result<std::unique_ptr<OtherRanks>> stage_ring(RankMail& mail, int64_t hidden,
-                                               const std::vector<KvCacheOptions>& caches) {
-  SPILLWAY_CHECK(mail.rank() == 0 && static_cast<int>(caches.size()) + 1 == mail.size());
-  SPILLWAY_ASSIGN_OR_RETURN(RankBooks books, RankBooks::open(caches));
+                                               const std::vector<KvCacheOptions>& caches,
+                                               int of_each) {
+  SPILLWAY_CHECK(mail.rank() == 0 &&
+                 static_cast<int>(caches.size()) == (mail.size() - 1) * of_each);
+  SPILLWAY_ASSIGN_OR_RETURN(RankBooks books, RankBooks::open(caches, of_each));
   return std::unique_ptr<OtherRanks>(std::make_unique<StageRing>(mail, hidden, std::move(books)));
 }
 

@@ -11,10 +11,12 @@
 
 namespace spillway {
 
-// `caches`: how rank 1 and those after it opened theirs. `hidden`: numbers of a row. Mail outlives
-// the ring, whose end tells the ranks to end. kCapacity: no memory.
+// `caches`: how rank 1 and those after it opened theirs; where each stage is several ranks, of so
+// many of each. `hidden`: numbers of a row. Mail outlives the ring, whose end tells the ranks to
+// end. kCapacity: no memory.
 Result<std::unique_ptr<OtherRanks>> stage_ring(RankMail& mail, int64_t hidden,
-                                               const std::vector<KvCacheOptions>& caches);
+                                               const std::vector<KvCacheOptions>& caches,
+                                               int of_each = 1);
 
 // Tells all other ranks that nothing more will come.
 void end_ranks(RankMail& mail);

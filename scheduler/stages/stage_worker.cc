@@ -17,14 +17,15 @@ namespace {
 
 class StageWorker final : private LogitsSink, private RankPeers {
  public:
-  StageWorker(RankMail& mail, Engine& engine)
+  StageWorker(RankMail& mail, Engine& engine, OtherRanks* followers)
       : mail_(mail),
         engine_(engine),
-        ranks_(engine.options().ranks),
+        followers_(followers),
+        ranks_(followers == nullptr ? engine.options().ranks : nullptr),
         next_(ranks_ != nullptr ? 0 : next_rank(mail.rank(), mail.size())) {}
 
   ~StageWorker() {
-    for (auto& [id, kv] : caches_) engine_.release(std::move(kv));
+    for (auto& [id, kv] : caches_) release(std::move(kv));
   }
 
   Status run() {
@@ -81,19 +82,45 @@ class StageWorker final : private LogitsSink, private RankPeers {
     if (change.release) {
       const auto found = caches_.find(change.id);
       if (found == caches_.end()) return {};  // It could not be reserved, which was an error then.
-      engine_.release(std::move(found->second));
+      release(std::move(found->second));
       caches_.erase(found);
       return {};
     }
     try {
-      auto kv =
-          engine_.reserve(change.rows, change.budget, {change.chunk_prompt, change.chunk_most});
-      if (!kv.ok()) return kv.status().at(where());
-      caches_[change.id] = std::move(kv).value();
+      return reserve(change).at(where());
     } catch (const std::exception& error) {
       return Status(Code::kCapacity, std::string("no KV cache: ") + error.what()).at(where());
     }
+  }
+
+  Status reserve(const StageKvChange& change) {
+    const KvChunks chunks{change.chunk_prompt, change.chunk_most};
+    // Given back unless it is kept.
+    struct Held {
+      ~Held() {
+        if (kv != nullptr && shared) worker.followers_->release(kv.get());
+        if (kv != nullptr) worker.engine_.release(std::move(kv));
+      }
+      StageWorker& worker;
+      std::unique_ptr<KvSequence> kv;
+      bool shared = false;
+    };
+    auto reserved = engine_.reserve(change.rows, change.budget, chunks);
+    if (!reserved.ok()) return reserved.status();
+    Held held{*this, std::move(reserved).value()};
+    if (followers_ != nullptr) {
+      SPILLWAY_RETURN_IF_ERROR(
+          followers_->reserve(held.kv.get(), change.rows, change.budget, chunks));
+      held.shared = true;
+    }
+    const auto place = caches_.try_emplace(change.id).first;
+    place->second = std::move(held.kv);
     return {};
+  }
+
+  void release(std::unique_ptr<KvSequence> kv) {
+    if (followers_ != nullptr) followers_->release(kv.get());
+    engine_.release(std::move(kv));
   }
 
   Status run_layers(StageSweep& sweep, std::span<const float> in, std::span<float> out) {
@@ -120,8 +147,25 @@ class StageWorker final : private LogitsSink, private RankPeers {
         items_.back().samples = std::span(rules_).first(count);
       token += count;
     }
+    if (followers_ != nullptr) return lead({.in = in, .out = out}).at(where());
     const StageRows rows{.in = in, .out = out, .peers = ranks_ != nullptr ? this : nullptr};
     return engine_.run(items_, *this, rows).at(where());
+  }
+
+  // Runs the sweep together with the ranks that share its layers.
+  Status lead(StageRows rows) {
+    SPILLWAY_RETURN_IF_ERROR(followers_->start(items_));
+    SPILLWAY_ASSIGN_OR_RETURN(const OtherRanks::Rows theirs, followers_->finish());
+    rows.peers = theirs.peers;
+    Status own;
+    try {
+      own = engine_.run(items_, *this, rows);
+    } catch (const std::exception& error) {
+      own = Status(Code::kCapacity, std::string("the sweep failed: ") + error.what());
+    }
+    SPILLWAY_ASSIGN_OR_RETURN(const ItemFailures late, followers_->settle(own));
+    for (const auto& [item, status] : late) on_failure(item, status);
+    return {};
   }
 
   void on_logits(size_t, int64_t, std::span<float>) override {}
@@ -162,12 +206,18 @@ class StageWorker final : private LogitsSink, private RankPeers {
     }
   }
 
-  std::string where() const { return "rank " + std::to_string(mail_.rank()); }
+  std::string where() const {
+    const std::string name = "rank " + std::to_string(mail_.rank());
+    const LayerRange all = all_layers(engine_.shape());
+    const bool of_stage = ranks_ != nullptr && engine_.options().layers.value_or(all) != all;
+    return of_stage ? name + " of the " + std::to_string(mail_.size()) + " here" : name;
+  }
 
   RankMail& mail_;
   Engine& engine_;
-  RankGroup* const ranks_;  // Null: this is a pipeline stage
-  const int next_;          // Where its sweeps go
+  OtherRanks* const followers_;  // That share this stage's layers; null: none
+  RankGroup* const ranks_;       // Null: this is a pipeline stage
+  const int next_;               // Where its sweeps go
   std::unordered_map<uint64_t, std::unique_ptr<KvSequence>> caches_;  // By id
   std::vector<SweepItem> items_;
   std::vector<SampleRule> rules_;
@@ -180,9 +230,9 @@ class StageWorker final : private LogitsSink, private RankPeers {
 
 }  // namespace
 
-Status run_stage(RankMail& mail, Engine& engine) {
+Status run_stage(RankMail& mail, Engine& engine, OtherRanks* followers) {
   SPILLWAY_CHECK(mail.rank() > 0);
-  const Status status = StageWorker(mail, engine).run();
+  const Status status = StageWorker(mail, engine, followers).run();
   if (status.ok()) return {};
   return {Code::kDeviceLost, std::string(status.message())};
 }

@@ -8,6 +8,7 @@
 #include "kernels/base/status.h"
 #include "kernels/rank_mail.h"
 #include "scheduler/engine/engine.h"
+#include "scheduler/stages/other_ranks.h"
 
 namespace spillway {
 
@@ -21,9 +22,10 @@ inline int next_rank(int rank, int ranks) {
 }
 
 // Runs until rank 0 says that there is no more, which is OK. `engine` has a range of layers that
-// does not include the last, or EngineOptions::ranks. Errors of a sweep are rank 0's to report, and
-// end nothing. kDeviceLost: mail is lost, or damaged, and rank 0 may wait for ever for what does
-// not come. Blocks.
-Status run_stage(RankMail& mail, Engine& engine);
+// does not include the last, or EngineOptions::ranks, or both: then it is the first of these ranks,
+// and `followers` are the others, which share its layers. Errors of a sweep are rank 0's to report,
+// and end nothing. kDeviceLost: mail is lost, or damaged, and rank 0 may wait for ever for what
+// does not come. Blocks.
+Status run_stage(RankMail& mail, Engine& engine, OtherRanks* followers = nullptr);
 
 }  // namespace spillway

@@ -76,9 +76,10 @@ std::string shared_flags(const EngineFlags& flags) {
   const auto format = [](const std::optional<Format>& of) {
     return of ? std::string(format_name(*of)) : "default";
   };
-  std::string text = "--stages " + std::to_string(flags.stages) + " --format " +
-                     format(flags.format) + " --kv-format " + format(flags.kv_format) +
-                     " --quantized-compute " + flags.quantized_compute;
+  std::string text = "--stages " + std::to_string(flags.stages) + " --ranks " +
+                     std::to_string(flags.rank_count()) + " --format " + format(flags.format) +
+                     " --kv-format " + format(flags.kv_format) + " --quantized-compute " +
+                     flags.quantized_compute;
   if (flags.max_model_len) text += " --max-model-len " + std::to_string(*flags.max_model_len);
   if (flags.dummy_weights) text += " --dummy-weights --seed " + std::to_string(flags.seed);
   for (const int64_t count : flags.stage_layers.value_or(std::vector<int64_t>())) {
@@ -152,8 +153,8 @@ std::string binding_warning(const Roll& roll, const EngineFlags& flags) {
   return "";
 }
 
-void take_share(const Roll& roll, int rank, EngineFlags* flags) {
-  const int64_t here = roll.on_host_of(rank);
+Status take_share(const Roll& roll, int rank, EngineFlags* flags) {
+  const int64_t here = roll.on_host_of(rank), place = roll.place_on_host(rank);
   const RankSelf& self = roll.ranks[static_cast<size_t>(rank)];
   if (flags->threads == 0) {
     std::set<int> processors;  // Of all ranks here: mpirun may have given each its own.
@@ -169,8 +170,19 @@ void take_share(const Roll& roll, int rank, EngineFlags* flags) {
   if (!flags->host_memory_bytes && here > 1) {
     flags->host_memory_bytes = host_budget(std::nullopt).bytes / static_cast<uint64_t>(here);
   }
+  if (flags->gpus) {
+    const int64_t each = flags->rank_count() / here;
+    if (each * here != flags->rank_count()) {
+      return invalid_argument("--gpus names " + std::to_string(flags->rank_count()) +
+                              " GPUs for the " + std::to_string(here) + " stages on " + self.host +
+                              "; name as many for each");
+    }
+    const auto first = flags->gpus->begin() + place * each;
+    flags->gpus = std::vector<int64_t>(first, first + each);
+  }
   // With "auto" the index would ask for a GPU where there may be none.
-  if (flags->device == "cuda") flags->gpu += roll.place_on_host(rank);
+  if (flags->device == "cuda") flags->gpu += place * flags->rank_count();
+  return {};
 }
 
 }  // namespace spillway

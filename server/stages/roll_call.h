@@ -43,8 +43,9 @@ Result<Roll> call_roll(RankMail& mail, const RankSelf& self, int64_t stages);
 std::string binding_warning(const Roll& roll, const EngineFlags& flags);
 
 // What a rank takes of its host where the flags say nothing: its share of the cores and of the
-// memory, if other ranks are there, too; with --device cuda, a GPU of its own. Call it on the
+// memory, if other ranks are there, too; with --device cuda, a GPU for each rank of its own. Of
+// --gpus they have equal parts. kInvalidArgument: these GPUs cannot be divided so. Call it on the
 // rank's host.
-void take_share(const Roll& roll, int rank, EngineFlags* flags);
+Status take_share(const Roll& roll, int rank, EngineFlags* flags);
 
 }  // namespace spillway

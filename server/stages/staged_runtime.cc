@@ -4,13 +4,15 @@
 #include <utility>
 
 #include "kernels/base/units.h"
-#include "offload/weight_placement.h"
+#include "offload/rank_memory.h"
 #include "scheduler/planning/make_plan.h"
 #include "scheduler/planning/stage_plans.h"
 #include "scheduler/stages/stage_messages.h"
 #include "scheduler/stages/stage_ring.h"
 #include "scheduler/stages/stage_worker.h"
+#include "scheduler/stages/stages_of_ranks.h"
 #include "server/portable_identity.h"
+#include "server/ranked_runtime.h"
 #include "server/stages/stage_notes.h"
 
 namespace spillway {
@@ -25,6 +27,7 @@ struct Opened {
   std::string identity;
   double speed = 1;
   uint64_t memory_bytes = 0;
+  int64_t ranks = 1;  // That share its layers
 };
 
 // What rank 0 tells another one to plan.
@@ -36,14 +39,19 @@ struct Task {
   bool streams = false;                       // PlanWishes
 };
 
-Opened describe(const OpenedModel& opened, const std::string& model) {
+Opened describe(const std::vector<OpenedModel>& opened, const std::string& model) {
   Opened self;
-  self.identity =
-      portable_identity(opened.model.source, model) + " " + opened.model.table->formats_text();
-  const PlanMachine machine = machine_of(opened, nullptr);
-  const bool discrete = machine.device.discrete();
-  self.speed = discrete ? kDeviceThreads : static_cast<double>(opened.flags.threads);
-  self.memory_bytes = machine.host_budget.bytes + (discrete ? machine.device_budget.bytes : 0);
+  const ModelToPlan& first = opened[0].model;
+  self.identity = portable_identity(first.source, model) + " " + first.table->formats_text();
+  self.speed = 0;
+  self.ranks = static_cast<int64_t>(opened.size());
+  for (const OpenedModel& rank : opened) {
+    const PlanMachine machine = machine_of(rank, nullptr);
+    const bool discrete = machine.device.discrete();
+    self.speed += discrete ? kDeviceThreads : static_cast<double>(rank.flags.threads);
+    if (rank.flags.rank == 0) self.memory_bytes = machine.host_budget.bytes;  // Of all ranks
+    if (discrete) self.memory_bytes += machine.device_budget.bytes;
+  }
   return self;
 }
 
@@ -60,16 +68,14 @@ Result<std::vector<LayerRange>> layers_of(const ModelFileTable& table, const Eng
 bool some_stream(const ModelFileTable& table, const std::vector<LayerRange>& ranges,
                  const std::vector<Opened>& ranks) {
   for (size_t i = 0; i < ranks.size(); ++i) {
-    if (WeightPlacer(table, ranges[i]).weight_bytes() > ranks[i].memory_bytes) return true;
+    if (weight_bytes_of_ranks(table, ranges[i]) > ranks[i].memory_bytes) return true;
   }
   return false;
 }
 
-// Of several ranks on one host each has its share of the disk.
-PlanMachine stage_machine(const OpenedModel& opened, const Roll& roll, int rank) {
-  PlanMachine machine = machine_of(opened, nullptr);
-  machine.disk_free_bytes /= static_cast<uint64_t>(roll.on_host_of(rank));
-  return machine;
+// Of several stages on one host each has its share of the disk.
+uint64_t disk_parts(const StageRank& rank) {
+  return static_cast<uint64_t>(rank.roll().on_host_of(rank.mail()->rank()));
 }
 
 std::string layers_text(const LayerRange& range, const ModelShape& shape) {
@@ -82,6 +88,26 @@ struct CacheSizes {
   uint64_t memory_bytes = 0, host_bytes = 0, disk_bytes = 0;
   uint64_t staging_bytes = 0, device_staging_bytes = 0;
 };
+
+CacheSizes sizes_of(const KvCacheOptions& cache) {
+  return {cache.memory_bytes, cache.host_bytes, cache.disk_bytes, cache.staging_bytes,
+          cache.device_staging_bytes};
+}
+
+KvCacheOptions cache_of(const CacheSizes& sizes, const ModelShape& shape, Format kv_format,
+                        const LayerRange& layers) {
+  KvCacheOptions cache;
+  cache.layout = kv_layout(shape, kv_format);
+  cache.layers = layers;
+  cache.memory_bytes = sizes.memory_bytes;
+  cache.host_bytes = sizes.host_bytes;
+  cache.disk_bytes = sizes.disk_bytes;
+  cache.staging_bytes = sizes.staging_bytes;
+  cache.device_staging_bytes = sizes.device_staging_bytes;
+  cache.window = shape.sliding_window;
+  cache.windowed = shape.sliding_layers;
+  return cache;
+}
 
 std::vector<std::string> names_of(const StageRank& rank) {
   std::vector<std::string> names;
@@ -99,11 +125,17 @@ Result<std::vector<Opened>> gather_opened(RankMail& mail, const std::vector<std:
     other.identity = reader.get_text();
     other.speed = reader.get<double>();
     other.memory_bytes = reader.get<uint64_t>();
+    other.ranks = reader.get<int64_t>();
     if (!reader.ok()) return corruption(names[i] + " sent a damaged note");
     if (other.identity != ranks[0].identity) {
       return invalid_argument(names[i] + " has another model, " + other.identity +
                               ", than rank 0, " + ranks[0].identity +
                               "; copy the same files to all hosts");
+    }
+    if (other.ranks != ranks[0].ranks) {
+      return invalid_argument(names[i] + " has " + std::to_string(other.ranks) +
+                              " GPUs for its layers, rank 0 has " + std::to_string(ranks[0].ranks) +
+                              "; start as many stages on each host, or name as many GPUs for each");
     }
     ranks.push_back(std::move(other));
   }
@@ -129,17 +161,16 @@ Result<std::unique_ptr<Runtime>> open_stages(StageRank& rank, const std::string&
   const std::vector<std::string> names = names_of(rank);
   const std::string warning = binding_warning(rank.roll(), flags);
   if (!warning.empty() && options.say) options.say(warning);
-  take_share(rank.roll(), 0, &flags);
-  SPILLWAY_ASSIGN_OR_RETURN(OpenedModel opened, open_model(model, flags, options));
+  SPILLWAY_RETURN_IF_ERROR(take_share(rank.roll(), 0, &flags));
+  SPILLWAY_ASSIGN_OR_RETURN(RanksHere here, RanksHere::open(model, flags, options));
   SPILLWAY_ASSIGN_OR_RETURN(const std::vector<Opened> ranks,
-                            gather_opened(mail, names, describe(opened, model)));
-  SPILLWAY_ASSIGN_OR_RETURN(const std::vector<LayerRange> ranges,
-                            layers_of(*opened.model.table, flags, ranks));
+                            gather_opened(mail, names, describe(here.opened(), model)));
+  const ModelFileTable& table = *here.opened()[0].model.table;
+  SPILLWAY_ASSIGN_OR_RETURN(const std::vector<LayerRange> ranges, layers_of(table, flags, ranks));
   options.wishes.layers = ranges[0];
-  options.wishes.streams = some_stream(*opened.model.table, ranges, ranks);
-  SPILLWAY_ASSIGN_OR_RETURN(
-      Plan plan,
-      make_plan(opened.model, stage_machine(opened, rank.roll(), 0), flags, options.wishes));
+  options.wishes.streams = some_stream(table, ranges, ranks);
+  SPILLWAY_RETURN_IF_ERROR(here.make_plans(options.wishes, {}, disk_parts(rank)));
+  const Plan& plan = here.plans()[0];
   for (int i = 1; i < mail.size(); ++i) {
     ByteWriter task;
     task.add(Task{ranges[static_cast<size_t>(i)], plan.block_sequences(), plan.prefill_tokens(),
@@ -151,39 +182,40 @@ Result<std::unique_ptr<Runtime>> open_stages(StageRank& rank, const std::string&
   for (int i = 1; i < mail.size(); ++i) post_note(mail, i, {});
   const ModelShape shape = plan.shape;
   const Format kv_format = plan.kv_format();
+  const auto say = [&](size_t stage, const std::string& line) {
+    if (!options.say) return;
+    options.say(names[stage] + ": " + layers_text(ranges[stage], shape) +
+                (line.empty() ? "" : ": " + line));
+  };
+  SPILLWAY_RETURN_IF_ERROR(here.start_others());
   options.others = [&]() -> Result<std::unique_ptr<OtherRanks>> {
+    SPILLWAY_ASSIGN_OR_RETURN(RanksHere::Others beside, here.others());
     SPILLWAY_ASSIGN_OR_RETURN(const auto notes, gather_notes(mail, names));
     std::vector<KvCacheOptions> caches;
     for (size_t i = 1; i < notes.size(); ++i) {
       ByteReader reader(notes[i]);
-      const auto sizes = reader.get<CacheSizes>();
-      const std::string line = reader.get_text();
-      if (!reader.ok()) return corruption(names[i] + " sent a damaged note");
-      if (options.say) {
-        options.say(names[i] + ": " + layers_text(ranges[i], shape) + ": " + line);
+      for (int64_t of = 0; of < shape.ranks; ++of) {
+        const auto sizes = reader.get<CacheSizes>();
+        const std::string line = reader.get_text();
+        if (!reader.ok()) return corruption(names[i] + " sent a damaged note");
+        say(i, line);
+        caches.push_back(cache_of(sizes, shape, kv_format, ranges[i]));
       }
-      KvCacheOptions& cache = caches.emplace_back();
-      cache.layout = kv_layout(shape, kv_format);
-      cache.layers = ranges[i];
-      cache.memory_bytes = sizes.memory_bytes;
-      cache.host_bytes = sizes.host_bytes;
-      cache.disk_bytes = sizes.disk_bytes;
-      cache.staging_bytes = sizes.staging_bytes;
-      cache.device_staging_bytes = sizes.device_staging_bytes;
-      cache.window = shape.sliding_window;
-      cache.windowed = shape.sliding_layers;
     }
-    SPILLWAY_ASSIGN_OR_RETURN(auto ring, stage_ring(mail, shape.hidden, std::move(caches)));
+    SPILLWAY_ASSIGN_OR_RETURN(
+        std::unique_ptr<OtherRanks> ring,
+        stage_ring(mail, shape.hidden, caches, static_cast<int>(shape.ranks)));
     rank.hand_over();
-    if (options.say) options.say(names[0] + ": " + layers_text(ranges[0], shape));
-    return ring;
+    say(0, "");
+    if (beside.ranks == nullptr) return ring;
+    for (const std::string& line : beside.plan_lines) say(0, line);
+    return stages_of_ranks(std::move(ring), std::move(beside.ranks));
   };
-  return open_runtime(std::move(opened), std::move(plan), options);
+  return here.open_first(options);
 }
 
 Status follow_stages(const StageRank& rank, const std::string& model, EngineFlags flags) {
   RankMail& mail = *rank.mail();
-  take_share(rank.roll(), mail.rank(), &flags);
   if (!flags.trace.empty()) flags.trace += ".rank" + std::to_string(mail.rank());
   RuntimeOptions options;
   options.start_scheduler = false;
@@ -192,44 +224,57 @@ Status follow_stages(const StageRank& rank, const std::string& model, EngineFlag
     post_note(mail, 0, status);
     return status;
   };
-  Result<OpenedModel> opened = open_model(model, flags, options);
+  const Status shared = take_share(rank.roll(), mail.rank(), &flags);
+  if (!shared.ok()) return told(shared);
+  Result<RanksHere> opened = RanksHere::open(model, flags, options);
   if (!opened.ok()) return told(opened.status());
-  const Opened self = describe(opened.value(), model);
+  RanksHere& here = opened.value();
+  const Opened self = describe(here.opened(), model);
   ByteWriter note;
   note.add_text(self.identity);
   note.add(self.speed);
   note.add(self.memory_bytes);
+  note.add(self.ranks);
   post_note(mail, 0, {}, std::move(note));
 
   SPILLWAY_ASSIGN_OR_RETURN(const std::vector<std::byte> told_to_do, receive_note(mail));
   const auto task = ByteReader(told_to_do).get<Task>();
-  flags.block = task.block;
-  flags.prefill_tokens = task.prefill_tokens;
+  here.go_by(task.block, task.prefill_tokens);
   options.wishes.layers = task.layers;
   options.wishes.prompt_tokens = task.prompt_tokens;
   options.wishes.new_tokens = task.new_tokens;
   options.wishes.streams = task.streams;
-  Result<Plan> plan =
-      make_plan(opened->model, stage_machine(opened.value(), rank.roll(), mail.rank()), flags,
-                options.wishes);
-  if (!plan.ok()) return told(plan.status());
-  if (plan->engine.sweep_tokens_max != task.sweep_tokens) {
+  const Status planned = here.make_plans(options.wishes, {}, disk_parts(rank));
+  if (!planned.ok()) return told(planned);
+  const int64_t sweep_tokens = here.plans()[0].engine.sweep_tokens_max;
+  if (sweep_tokens != task.sweep_tokens) {
     return told(invalid_argument("it was given other flags: its sweeps have up to " +
-                                 std::to_string(plan->engine.sweep_tokens_max) +
-                                 " tokens, those of rank 0 " + std::to_string(task.sweep_tokens)));
+                                 std::to_string(sweep_tokens) + " tokens, those of rank 0 " +
+                                 std::to_string(task.sweep_tokens)));
   }
   post_note(mail, 0, {});
 
   SPILLWAY_RETURN_IF_ERROR(receive_note(mail).status());  // All plans fit.
-  const auto runtime = open_runtime(std::move(opened).value(), std::move(plan).value(), options);
+  const Status started = here.start_others();
+  if (!started.ok()) return told(started);
+  const auto runtime = here.open_first(options);
   if (!runtime.ok()) return told(runtime.status());
+  Result<RanksHere::Others> others = here.others();
+  if (!others.ok()) return told(others.status());
   const KvCache& kv = runtime.value()->engine().kv();
+  KvCacheOptions own = kv.options();
+  own.memory_bytes = kv.memory_bytes();
+  own.host_bytes = kv.host_bytes();
+  own.disk_bytes = kv.disk_bytes();
   ByteWriter ready;
-  ready.add(CacheSizes{kv.memory_bytes(), kv.host_bytes(), kv.disk_bytes(),
-                       kv.options().staging_bytes, kv.options().device_staging_bytes});
+  ready.add(sizes_of(own));
   ready.add_text(plan_line(*runtime.value()));
+  for (size_t i = 0; i < others->caches.size(); ++i) {
+    ready.add(sizes_of(others->caches[i]));
+    ready.add_text(others->plan_lines[i]);
+  }
   post_note(mail, 0, {}, std::move(ready));
-  return run_stage(mail, runtime.value()->engine());
+  return run_stage(mail, runtime.value()->engine(), others->ranks.get());
 }
 
 }  // namespace spillway

@@ -7,6 +7,7 @@
 #include "tests/support/answers.h"
 #include "tests/support/golden.h"
 #include "tests/support/skip.h"
+#include "tests/support/staged_runtime.h"
 #include "tests/support/test_devices.h"
 #include "tests/support/tier_setups.h"
 
@@ -51,6 +52,30 @@ TEST_CASE("GPUs give the tokens of one, float32", "[slow]") {
 TEST_CASE("GPUs give the tokens of one, narrow and quantised", "[slow]") {
   check_on_gpus("llama3", Format::kBF16, Format::kF16);
   check_on_gpus("pre_ln_relu", Format::kQ4, Format::kQ4);
+}
+
+// Two stages of two GPUs each, which have NCCL communicators of their own.
+TEST_CASE("stages of GPUs give the tokens of one", "[slow]") {
+  if (!test::has_accelerator()) return test::skip("no CUDA device");
+  if (!test::emulated()) return test::skip("several GPUs are only emulated");
+  const test::TemporaryCache cache;
+  const std::string checkpoint = test::read_golden("llama3").checkpoints.front();
+  std::vector<Request> requests;
+  const Answers expected =
+      run(checkpoint, test::tier_flags("cuda", Format::kBF16, Format::kF16, {}), &requests);
+  EngineFlags flags = test::tier_flags("cuda", Format::kBF16, Format::kF16,
+                                       {.name = "mixed",
+                                        .weights = {20, 30, 50},
+                                        .kv = {30, 30, 40},
+                                        .activations = {10, 40, 50},
+                                        .micro_batch = 2});
+  flags.stages = 2;
+  flags.gpus = {3, 0, 2, 1};
+  flags.device_memory_bytes = uint64_t{2} << 30;
+  test::StagedRuntime stages(checkpoint, flags);
+  const Answers found = test::run_together(stages.runtime(), requests);
+  CHECK(test::difference(requests, expected, found, 0) == "");
+  CHECK(stages.end().ok());
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "server/runtime.h"
 #include "tests/support/answers.h"
 #include "tests/support/golden.h"
+#include "tests/support/staged_runtime.h"
 #include "tests/support/tier_setups.h"
 
 namespace spillway::ranks_test {
@@ -82,6 +83,40 @@ TEST_CASE("ranks give the tokens of one, quantised weights", "[slow]") {
 TEST_CASE("ranks give the tokens of one, sliding windows", "[slow]") {
   check_on_cpu({"qwen2_window", Format::kF32, Format::kF32, 2});
   check_on_cpu({"smollm3_window", Format::kBF16, Format::kF32, 2});
+}
+
+// Stages, each of which is ranks that share its layers.
+void check_stages(const Model& model) {
+  const test::TemporaryCache cache;
+  const std::string checkpoint = test::read_golden(model.variant).checkpoints.front();
+  const auto flags_of = [&](const TierSetup& setup) {
+    return test::tier_flags("cpu", model.format, model.kv_format, setup);
+  };
+  std::vector<Request> requests;
+  const Answers expected = run(checkpoint, flags_of({}), &requests);
+  for (const TierSetup& setup :
+       {TierSetup{.name = "in memory, prompts in chunks", .micro_batch = 3, .prefill_tokens = 12},
+        TierSetup{.name = "mixed",
+        .weights = {40, 0, 60},
+        .kv = {50, 0, 50},
+        .activations = {30, 0, 70},
+        .micro_batch = 2}}) {
+    INFO(model.variant << ", weights " << format_name(model.format) << ", KV "
+                       << format_name(model.kv_format) << ", " << setup.name);
+    EngineFlags flags = flags_of(setup);
+    flags.stages = 2;
+    flags.ranks = flags.threads = model.ranks_max;
+    test::StagedRuntime stages(checkpoint, flags);
+    const Answers found = test::run_together(stages.runtime(), requests);
+    CHECK(test::difference(requests, expected, found, 0) == "");
+    CHECK(stages.end().ok());
+  }
+}
+
+TEST_CASE("stages of ranks give the tokens of one", "[slow]") {
+  check_stages({"post_ln_projected", Format::kF32, Format::kF32, 4});
+  check_stages({"qwen3", Format::kQ8, Format::kQ8, 2});
+  check_stages({"qwen2_window", Format::kBF16, Format::kF16, 2});
 }
 
 // Whole panels, which are moved as they lie, and the checkpoint's own rows.

@@ -35,13 +35,24 @@ TEST_CASE("what the first rank alone has are the embeddings, where weights are i
     return plan_model_file(rank_shape(shape, rank, ranks).value(), Format::kF32,
                            MatrixLayout::kPanels16);
   };
-  const RankMemory first = rank_memory(table(0, 2), true), second = rank_memory(table(1, 2), true);
+  const auto of = [&](int64_t rank, int64_t ranks, LayerRange layers, bool in_host) {
+    return rank_memory(table(rank, ranks), layers, in_host);
+  };
+  const LayerRange all = all_layers(shape);
+  const RankMemory first = of(0, 2, all, true), second = of(1, 2, all, true);
   CHECK(first.is_first);
   CHECK_FALSE(second.is_first);
   CHECK(first.of_first == second.of_first);
   CHECK(first.of_first >= static_cast<uint64_t>(shape.vocabulary * shape.hidden) * sizeof(float));
-  CHECK(rank_memory(table(0, 2), false).of_first == 0);
-  CHECK(rank_memory(table(0, 1), true).of_first == 0);
+  CHECK(of(0, 2, all, false).of_first == 0);
+  CHECK(of(0, 1, all, true).of_first == 0);
+  // Of stages the first alone has embeddings, and the weights are those of its layers.
+  const LayerRange front{0, 1}, back{1, shape.layers - 1};
+  for (const int64_t rank : {0, 1}) {
+    CHECK(of(rank, 2, front, true).of_first == first.of_first);
+    CHECK(of(rank, 2, back, true).of_first == 0);
+    CHECK(of(rank, 2, front, true).weights + of(rank, 2, back, true).weights == first.weights);
+  }
 }
 
 }  // namespace

@@ -78,7 +78,7 @@ TEST_CASE("what several ranks cannot do is refused with what to do instead") {
   // In validate().
   flags = flags_of(2);
   flags.stages = 2;
-  CHECK_THAT(std::string(validate(flags).message()), Catch::Contains("give one of them"));
+  CHECK(validate(flags).ok());
   flags = flags_of(2);
   flags.prefix_cache_bytes = 1000;
   CHECK_THAT(std::string(validate(flags).message()), Catch::Contains("--prefix-cache"));

@@ -26,6 +26,7 @@ KILLS = int(os.environ.get("STAGES_KILLS", "10"))
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "btl", "self,vader,tcp"]
 # Every rank of a test's runs plans for the same memory, whatever else the machine does.
 ENGINE = ["--host-memory", "1GiB", "--threads", "1"]
+SHARING = ["--host-memory", "1GiB", "--threads", "2"]  # Of two ranks each
 
 
 def processes(word):
@@ -77,9 +78,9 @@ class Stages(unittest.TestCase):
             found[result["custom_id"]] = result["response"]["body"]
         return found
 
-    def batch(self, ranks, *flags, name="out"):
+    def batch(self, ranks, *flags, name="out", engine=ENGINE):
         output = self.folder / f"{name}-{ranks}.jsonl"
-        self.run_ranks(ranks, "batch", DEMO, "--input", self.input, "--output", output, "--overwrite", *ENGINE, *flags)
+        self.run_ranks(ranks, "batch", DEMO, "--input", self.input, "--output", output, "--overwrite", *engine, *flags)
         return self.results(output)
 
     def nothing_left(self, word):
@@ -98,6 +99,14 @@ class Stages(unittest.TestCase):
                 self.assertEqual(len(one), 60)
                 for ranks in (2, 4):
                     self.assertEqual(self.batch(ranks, *flags), one)
+
+    def test_stages_of_ranks_that_share_their_layers(self):
+        for flags in ((), ("--kv-rule", "h2o", "--draft", "ngram"),
+                      ("--weights", "0,0,100", "--kv", "50,0,50", "--activations", "50,0,50")):
+            with self.subTest(flags):
+                one = self.batch(1, *flags)
+                for stages in (2, 4):
+                    self.assertEqual(self.batch(stages, "--ranks", "2", *flags, engine=SHARING), one)
 
     def test_the_run_has_the_status_of_rank_0(self):
         output = self.folder / "status.jsonl"

@@ -26,7 +26,7 @@ struct CUevent_st {
 
 namespace spillway::fake_cudart {
 
-constexpr int kDevices = 2;
+constexpr int kDevices = 4;
 
 // Any thread may call the runtime. Whoever waits does the work of all.
 using Lock = std::lock_guard<std::recursive_mutex>;
@@ -43,7 +43,8 @@ struct Fake {
   std::mt19937_64 random{1};
   bool eager = false;  // Work is done as soon as it is queued, mostly.
   std::set<cudaStream_t> streams;
-  CUstream_st default_streams[kDevices] = {{0, {}}, {1, {}}};  // That no other waits for
+  // That no other waits for
+  CUstream_st default_streams[kDevices] = {{0, {}}, {1, {}}, {2, {}}, {3, {}}};
   std::set<cudaEvent_t> events;
   Allocations device, pinned;
   std::map<void*, size_t> registered;  // Bytes of the caller's own memory

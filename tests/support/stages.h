@@ -1,17 +1,21 @@
 // Pipeline stages on threads of one process: rank 0 schedules, the others follow, over the mail of
-// threads.
+// threads. Each may be several ranks that share its layers.
 #pragma once
 
-#include <algorithm>
+#include <atomic>
 #include <memory>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "kernels/base/rank_shape.h"
 #include "kernels/ranks/thread_mail.h"
+#include "kernels/ranks/thread_ranks.h"
 #include "scheduler/block_scheduler.h"
+#include "scheduler/stages/layer_ranks.h"
 #include "scheduler/stages/stage_ring.h"
 #include "scheduler/stages/stage_worker.h"
+#include "scheduler/stages/stages_of_ranks.h"
 #include "tests/support/fake_io.h"
 
 namespace spillway::test {
@@ -64,48 +68,114 @@ struct StageEngine {
   std::unique_ptr<Engine> engine;
 };
 
+// One pipeline stage: the engines of the ranks that share its layers, the first of which leads.
+class StageOfRanks {
+ public:
+  StageOfRanks(const ModelShape& shape, LayerRange range, int64_t sweep_tokens,
+               const StageTiers& tiers, int64_t ranks, const StageTiers& followers_tiers)
+      : groups_(thread_ranks(static_cast<int>(ranks))),
+        mail_(thread_mail(static_cast<int>(ranks))) {
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      engines_.push_back(std::make_unique<StageEngine>(
+          rank_shape(shape, rank, ranks).value(), range, sweep_tokens,
+          rank == 0 ? tiers : followers_tiers,
+          ranks == 1 ? nullptr : groups_[static_cast<size_t>(rank)].get()));
+      if (rank > 0) followers_caches_.push_back(engines_.back()->engine->kv().options());
+    }
+  }
+  ~StageOfRanks() {
+    for (std::thread& follower : followers_) follower.join();
+  }
+
+  StageEngine& engine(size_t rank) { return *engines_[rank]; }
+
+  // Of all its ranks.
+  std::vector<KvCacheOptions> caches() const {
+    std::vector<KvCacheOptions> caches = {engines_[0]->engine->kv().options()};
+    caches.insert(caches.end(), followers_caches_.begin(), followers_caches_.end());
+    return caches;
+  }
+
+  // The followers, as the leader has them; null: there are none. Their end ends these.
+  std::unique_ptr<OtherRanks> start_followers() {
+    if (engines_.size() == 1) return nullptr;
+    for (size_t rank = 1; rank < engines_.size(); ++rank) {
+      followers_.emplace_back([this, rank] {
+        if (!run_stage(*mail_[rank], *engines_[rank]->engine).ok()) followed_ = false;
+      });
+    }
+    return layer_ranks(*mail_[0], *groups_[0], followers_caches_).value();
+  }
+
+  // False: one had an error of its own.
+  bool followed() const { return followed_; }
+
+ private:
+  std::vector<std::unique_ptr<RankGroup>> groups_;
+  std::vector<std::unique_ptr<RankMail>> mail_;
+  std::vector<std::unique_ptr<StageEngine>> engines_;
+  std::vector<KvCacheOptions> followers_caches_;
+  std::vector<std::thread> followers_;
+  std::atomic<bool> followed_ = true;
+};
+
 // A scheduler over `cuts.size() + 1` stages, whose layers begin at 0 and at the cuts; without cuts
-// it is one over a whole model.
+// it is one over a whole model. Each is so many ranks.
 class Stages {
  public:
   Stages(const ModelShape& shape, std::vector<int64_t> cuts, const SchedulerOptions& options,
-         const StageTiers& tiers) {
+         const StageTiers& tiers, int64_t ranks = 1)
+      : Stages(shape, std::move(cuts), options, tiers, ranks, tiers) {}
+  Stages(const ModelShape& shape, std::vector<int64_t> cuts, const SchedulerOptions& options,
+         const StageTiers& tiers, int64_t ranks, const StageTiers& followers_tiers) {
     cuts.push_back(shape.layers);
     mail_ = thread_mail(static_cast<int>(cuts.size()));
     const int64_t tokens = sweep_tokens_max(shape, options);
     for (int64_t first = 0; const int64_t end : cuts) {
-      engines_.push_back(
-          std::make_unique<StageEngine>(shape, LayerRange{first, end - first}, tokens, tiers));
+      stages_.push_back(std::make_unique<StageOfRanks>(shape, LayerRange{first, end - first},
+                                                       tokens, tiers, ranks, followers_tiers));
       first = end;
     }
     std::vector<KvCacheOptions> caches;
-    for (size_t i = 0; i + 1 < engines_.size(); ++i) {
-      caches.push_back(engines_[i]->engine->kv().options());
-      followers_.emplace_back([this, i] {
-        followed_ = followed_ && run_stage(*mail_[i + 1], *engines_[i]->engine).ok();
+    for (size_t i = 0; i + 1 < stages_.size(); ++i) {
+      for (const KvCacheOptions& cache : stages_[i]->caches()) caches.push_back(cache);
+    }
+    for (size_t i = 0; i + 1 < stages_.size(); ++i) {
+      leaders_.emplace_back([this, i] {
+        const std::unique_ptr<OtherRanks> followers = stages_[i]->start_followers();
+        if (!run_stage(*mail_[i + 1], *stages_[i]->engine(0).engine, followers.get()).ok()) {
+          followed_ = false;
+        }
       });
     }
-    std::unique_ptr<OtherRanks> others;
-    if (!caches.empty()) others = stage_ring(*mail_[0], shape.hidden, std::move(caches)).value();
-    scheduler_ =
-        start_scheduler(std::move(engines_.back()->engine), options, {}, std::move(others));
+    std::unique_ptr<OtherRanks> others = stages_.back()->start_followers();
+    if (!caches.empty()) {
+      auto ring = stage_ring(*mail_[0], shape.hidden, caches, static_cast<int>(ranks)).value();
+      others =
+          others == nullptr ? std::move(ring) : stages_of_ranks(std::move(ring), std::move(others));
+    }
+    scheduler_ = start_scheduler(std::move(stages_.back()->engine(0).engine), options, {},
+                                 std::move(others));
   }
   ~Stages() { end(); }
 
   Scheduler& scheduler() { return *scheduler_; }
+  // Of a stage's rank, in the order of the layers.
+  FakeIo& io(size_t stage, size_t rank) { return stages_[stage]->engine(rank).io; }
 
   // Ends all ranks; false: a follower had an error.
   bool end() {
     scheduler_.reset();
-    for (std::thread& follower : followers_) follower.join();
-    followers_.clear();
+    for (std::thread& leader : leaders_) leader.join();
+    leaders_.clear();
+    for (const auto& stage : stages_) followed_ = followed_ && stage->followed();
     return followed_;
   }
 
  private:
   std::vector<std::unique_ptr<RankMail>> mail_;
-  std::vector<std::unique_ptr<StageEngine>> engines_;
-  std::vector<std::thread> followers_;
+  std::vector<std::unique_ptr<StageOfRanks>> stages_;
+  std::vector<std::thread> leaders_;
   std::atomic<bool> followed_ = true;
   std::unique_ptr<Scheduler> scheduler_;
 };

@@ -154,7 +154,8 @@ Status plan_staged(const PlanFlags& flags, const EngineFlags& engine, const std:
   StagesReport report;
   report.flags = flags;
   SPILLWAY_ASSIGN_OR_RETURN(report.hardware, hardware_of(flags, engine));
-  const PlanQuestion question = question_of(engine, model);
+  PlanQuestion question = question_of(engine, model);
+  if (engine.rank_count() > 1) take_rank(&question.flags, &report.hardware);
   SPILLWAY_ASSIGN_OR_RETURN(const auto workload, workload_of(flags, question));
   SPILLWAY_RETURN_IF_ERROR(find_stages(model, question.flags, workload, &report));
   std::cout << (flags.json ? stages_json(report) + "\n" : stages_text(report)) << std::flush;

@@ -31,8 +31,9 @@ Result<StagedPlan> staged(const ModelToPlan& model, const StagesReport& report, 
   flags.stages = stages;
   SPILLWAY_ASSIGN_OR_RETURN(const PlanMachine machine, machine_of_profile(report.hardware, flags));
   const auto count = static_cast<size_t>(stages);
-  const uint64_t memory =
-      machine.device.discrete() ? machine.device_budget.bytes : machine.host_budget.bytes;
+  const uint64_t memory = machine.device.discrete()
+                              ? machine.device_budget.bytes * static_cast<uint64_t>(flags.ranks)
+                              : machine.host_budget.bytes;
   const std::vector<StageMachine> machines(count, {1, memory_for_layers(memory), 0, 0});
   SPILLWAY_ASSIGN_OR_RETURN(const auto layers, cut_layers(*model.table, flags, machines));
   const std::vector<StageHost> hosts(count, {machine, &report.hardware});
@@ -43,6 +44,15 @@ Result<StagedPlan> staged(const ModelToPlan& model, const StagesReport& report, 
 std::string tiers_text(const TierBytes& bytes) {
   std::string text = format_bytes(bytes.device + bytes.host + bytes.disk);
   return bytes.disk == 0 ? text : text + " (" + format_bytes(bytes.disk) + " on disk)";
+}
+
+// How a command is told of the ranks that share a stage's layers.
+std::string ranks_flag(const Plan& plan) {
+  if (plan.shape.ranks == 1) return "";
+  if (!plan.discrete) return " --ranks " + std::to_string(plan.shape.ranks);
+  std::string text = " --gpus 0";
+  for (int64_t gpu = 1; gpu < plan.shape.ranks; ++gpu) text += "," + std::to_string(gpu);
+  return text;
 }
 
 double network_share(const StagePrediction& found) {
@@ -86,19 +96,23 @@ std::string stages_text(const StagesReport& report) {
   const StagedPlan& plan = report.plan;
   const StagePrediction& found = plan.prediction;
   const size_t ranks = plan.plans.size();
+  const int64_t sharing = plan.plans[0].shape.ranks;
+  const std::string by =
+      sharing > 1 ? ", " + std::to_string(sharing) + " ranks on each" : std::string();
   std::string text = text_line(
-      "%s on %zu times %s: %s tokens/s predicted (prefill %s, decode %s)", report.model.c_str(),
-      ranks, report.hardware.name.c_str(), format_rate(found.tokens_per_second()).c_str(),
-      format_seconds(found.prefill_seconds).c_str(), format_seconds(found.decode_seconds).c_str());
+      "%s on %zu times %s%s: %s tokens/s predicted (prefill %s, decode %s)", report.model.c_str(),
+      ranks, report.hardware.name.c_str(), by.c_str(),
+      format_rate(found.tokens_per_second()).c_str(), format_seconds(found.prefill_seconds).c_str(),
+      format_seconds(found.decode_seconds).c_str());
   for (size_t rank = 0; rank < ranks; ++rank) {
     const Plan& one = plan.plans[rank];
     const LayerRange& layers = plan.layers[rank];
     const double busy = busy_seconds(plan, rank);
-    text +=
-        text_line("  rank %zu: layers %lld to %lld%s, weights %s, KV cache %s, busy %.0f %%", rank,
-                  static_cast<long long>(layers.first), static_cast<long long>(layers.end() - 1),
-                  rank == 0 ? " and the head" : "", tiers_text(one.weights).c_str(),
-                  tiers_text(one.kv).c_str(), 100 * busy / found.seconds());
+    text += text_line("  rank %zu: layers %lld to %lld%s, %sweights %s, KV cache %s, busy %.0f %%",
+                      rank, static_cast<long long>(layers.first),
+                      static_cast<long long>(layers.end() - 1), rank == 0 ? " and the head" : "",
+                      sharing > 1 ? "of its first rank: " : "", tiers_text(one.weights).c_str(),
+                      tiers_text(one.kv).c_str(), 100 * busy / found.seconds());
   }
   text +=
       text_line("  rows travel for %s at %.3g GB/s, %.1f %% of the time of one that waits for them",
@@ -118,10 +132,10 @@ std::string stages_text(const StagesReport& report) {
   const auto number = [](int64_t value) { return static_cast<long long>(value); };
   return text + "to carry it out:\n" +
          text_line(
-             "  mpirun -np %zu --bind-to none spillway batch %s --stages %zu --block %lld "
+             "  mpirun -np %zu --bind-to none spillway batch %s --stages %zu%s --block %lld "
              "--prefill-tokens %lld ...",
-             ranks, report.model.c_str(), ranks, number(plan.plans[0].block_sequences()),
-             number(plan.plans[0].prefill_tokens()));
+             ranks, report.model.c_str(), ranks, ranks_flag(plan.plans[0]).c_str(),
+             number(plan.plans[0].block_sequences()), number(plan.plans[0].prefill_tokens()));
 }
 
 std::string stages_json(const StagesReport& report) {
@@ -143,6 +157,7 @@ std::string stages_json(const StagesReport& report) {
       {"model", report.model},
       {"formats", report.formats},
       {"stages", plan.plans.size()},
+      {"ranks_of_each", plan.plans[0].shape.ranks},
       {"block", plan.plans[0].block_sequences()},
       {"prefill_tokens", plan.plans[0].prefill_tokens()},
       {"predicted",

@@ -107,6 +107,8 @@ TEST_CASE("flags that must be alike are in the text, others are not") {
   CHECK(differs([](EngineFlags& f) { f.quantized_compute = "float"; }));
   CHECK(differs([](EngineFlags& f) { f.max_model_len = 100; }));
   CHECK(differs([](EngineFlags& f) { f.stages = 3; }));
+  CHECK(differs([](EngineFlags& f) { f.ranks = 2; }));
+  CHECK(differs([](EngineFlags& f) { f.gpus = {0, 1}; }));
   CHECK(differs([](EngineFlags& f) { f.stage_layers = {1, 2}; }));
   CHECK(differs([](EngineFlags& f) { f.dummy_weights = true; }));
 }
@@ -116,31 +118,46 @@ TEST_CASE("ranks of one host share its cores and its memory, where no flag says 
   roll.ranks = {on("a"), on("b"), on("a")};
   EngineFlags flags;
   const int64_t cores = count_cores(allowed_processors());
-  take_share(roll, 0, &flags);
+  REQUIRE(take_share(roll, 0, &flags).ok());
   CHECK(flags.threads == std::max<int64_t>(1, cores / 2));
   CHECK(flags.gpu == 0);
   CHECK(flags.host_memory_bytes.has_value());
   EngineFlags alone;
-  take_share(roll, 1, &alone);
+  REQUIRE(take_share(roll, 1, &alone).ok());
   CHECK(alone.threads == cores);
   CHECK_FALSE(alone.host_memory_bytes.has_value());
   EngineFlags asked;
   asked.threads = 7;
   asked.host_memory_bytes = 1000;
-  take_share(roll, 0, &asked);
+  REQUIRE(take_share(roll, 0, &asked).ok());
   CHECK(asked.threads == 7);
   CHECK(asked.host_memory_bytes == 1000u);
   EngineFlags second;
   second.device = "cuda";
-  take_share(roll, 2, &second);
+  REQUIRE(take_share(roll, 2, &second).ok());
   CHECK(second.gpu == 1);
+  EngineFlags several = second;
+  several.gpu = 0;
+  several.ranks = 4;
+  REQUIRE(take_share(roll, 2, &several).ok());
+  CHECK(several.gpu == 4);
+  EngineFlags named;
+  named.gpus = {0, 1, 4, 5};
+  EngineFlags others = named, all = named;
+  REQUIRE(take_share(roll, 2, &others).ok());
+  CHECK(others.gpus == std::vector<int64_t>{4, 5});
+  REQUIRE(take_share(roll, 1, &all).ok());
+  CHECK(all.gpus == named.gpus);
+  named.gpus = {0, 1, 2};
+  CHECK(take_share(roll, 0, &named).message() ==
+        "--gpus names 3 GPUs for the 2 stages on a; name as many for each");
   CHECK(binding_warning(roll, {}).empty());
   roll.ranks[0].cores = 1;
   roll.ranks[0].bound = true;
   CHECK(binding_warning(roll, {}).find("rank 0 (a) computes with one thread") != std::string::npos);
   CHECK(binding_warning(roll, asked).empty());
   EngineFlags bound;
-  take_share(roll, 0, &bound);
+  REQUIRE(take_share(roll, 0, &bound).ok());
   CHECK(bound.threads == 1);
 }
 

@@ -31,7 +31,9 @@ std::vector<int32_t> tokens_of(Runtime& runtime) {
   request.sampling.temperature = 0;
   const auto sink = std::make_shared<test::CollectingSink>();
   REQUIRE(runtime.scheduler().submit(request, sink).ok());
-  CHECK(sink->wait().reason == FinishReason::kLength);
+  const Finish finish = sink->wait();
+  INFO(finish.status.message());
+  CHECK(finish.reason == FinishReason::kLength);
   return sink->tokens;
 }
 
@@ -83,6 +85,33 @@ TEST_CASE("a runtime of several ranks gives the tokens of one") {
   CHECK(ranks.said.find("rank 1 (") != std::string::npos);
   CHECK(ranks.said.find("and the head") != std::string::npos);
   CHECK(ranks.codes() == std::vector<Code>(static_cast<size_t>(stages - 1), Code::kOk));
+}
+
+TEST_CASE("a runtime of stages of several ranks gives the tokens of as many ranks") {
+  EngineFlags flags = flags_of(1);
+  flags.ranks = flags.threads = 3;
+  const auto alone = Runtime::open("opt-125m", flags, {});
+  REQUIRE(alone.ok());
+  const std::vector<int32_t> expected = tokens_of(*alone.value());
+  flags.stages = 2;
+  Ranks ranks({flags, flags});
+  INFO(ranks.opened.status().message());
+  REQUIRE(ranks.opened.ok());
+  CHECK(tokens_of(*ranks.opened.value()) == expected);
+  INFO(ranks.said);
+  CHECK(ranks.said.find(" and the head: opt-125m: rank 2 of 3: ") != std::string::npos);
+  CHECK(ranks.said.find("): layers 0 to ") != std::string::npos);
+  CHECK(ranks.codes() == std::vector<Code>{Code::kOk});
+}
+
+TEST_CASE("an error of a rank that shares a stage's layers is rank 0's, and ends all") {
+  EngineFlags flags = flags_of(2), few = flags;
+  flags.ranks = flags.threads = few.ranks = 2;
+  few.threads = 1;
+  Ranks ranks({flags, few});
+  REQUIRE_FALSE(ranks.opened.ok());
+  CHECK(ranks.opened.status().message().find("2 ranks need as many threads") != std::string::npos);
+  CHECK(ranks.codes() == std::vector<Code>{Code::kInvalidArgument});
 }
 
 TEST_CASE("another rank's error is rank 0's, with its name, and ends all") {
