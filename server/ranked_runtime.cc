@@ -171,7 +171,9 @@ Result<std::vector<EngineFlags>> rank_flags(const EngineFlags& flags) {
       own.gpu = (*flags.gpus)[static_cast<size_t>(rank)];
       own.gpus.reset();
     }
-    if (rank > 0 && !flags.trace.empty()) own.trace += ".rank" + std::to_string(rank);
+    // Of stages each has a name of its own already.
+    const std::string suffix = (flags.stages > 1 ? "." : ".rank") + std::to_string(rank);
+    if (rank > 0 && !flags.trace.empty()) own.trace += suffix;
   }
   return all;
 }

@@ -3,48 +3,15 @@
 #include <algorithm>
 
 #include "kernels/base/units.h"
-#include "policy/rank_hardware.h"
 #include "scheduler/planning/hardware_cache.h"
 #include "scheduler/planning/machine.h"
 #include "scheduler/planning/plan_cost.h"
 #include "scheduler/planning/plan_search.h"
+#include "server/expected_workload.h"
 
 namespace spillway {
 
 namespace {
-
-void cut_to(const ModelShape& shape, std::vector<RequestGroup>* workload) {
-  for (RequestGroup& group : *workload) {
-    group.prompt_tokens = std::clamp<int64_t>(group.prompt_tokens, 1, shape.positions - 1);
-    group.new_tokens =
-        std::clamp<int64_t>(group.new_tokens, 1, shape.positions - group.prompt_tokens);
-  }
-}
-
-// "64 sequences of 512 + 128 tokens", with means for mixed lengths; "full blocks of ..." where the
-// number is open.
-std::string text_of(std::span<const RequestGroup> workload) {
-  int64_t count = 0, prompt = 0, more = 0;
-  bool alike = true;
-  for (const RequestGroup& group : workload) {
-    const int64_t weight = std::max<int64_t>(1, group.count);
-    count += group.count;
-    prompt += weight * group.prompt_tokens;
-    more += weight * group.new_tokens;
-    alike = alike && group.prompt_tokens == workload[0].prompt_tokens &&
-            group.new_tokens == workload[0].new_tokens;
-  }
-  const int64_t all = std::max<int64_t>(1, count);
-  return (count == 0   ? std::string("full blocks of sequences of ")
-          : count == 1 ? std::string("a sequence of ")
-                       : std::to_string(count) + " sequences of ") +
-         std::to_string(prompt / all) + " + " + std::to_string(more / all) + " tokens" +
-         (alike ? "" : " in the mean");
-}
-
-// If nothing is offloaded, a larger block costs nothing, and requests shorter than expected fill
-// it.
-constexpr int64_t kBlockInPlace = 256;
 
 bool all_in_place(const EngineFlags& plan) {
   constexpr TierPercent kAll = {100, 0, 0};
@@ -59,8 +26,8 @@ class StartPlanner {
       : flags_(flags), options_(options), workload_(std::move(workload)) {}
 
   Result<Plan> plan(const OpenedModel& opened) {
-    cut_to(opened.model.shape(), &workload_);
-    profile_ = profile_of(opened);
+    cut_workload(opened.model.shape(), &workload_);
+    profile_ = rank_profile(*opened.device, opened.flags.ranks, flags_);
     const PlanMachine machine = machine_of(opened, profile());
     const bool quantized = is_quantized(opened.model.table->format) && profile() != nullptr;
     if (quantized && profile()->compute.in_int8 != opened.device->in_int8(Format::kQ4)) {
@@ -94,17 +61,6 @@ class StartPlanner {
   }
 
  private:
-  // Of ranks each has its share of the machine, which is known by the threads of all.
-  Result<std::optional<HardwareProfile>> profile_of(const OpenedModel& opened) const {
-    const std::vector<std::string> folders = scratch_directories(flags_.disk_dirs);
-    const int64_t ranks = opened.flags.ranks;
-    if (ranks == 1) return current_profile(*opened.device, folders);
-    SPILLWAY_ASSIGN_OR_RETURN(const auto device, open_device(device_choice(flags_)));
-    SPILLWAY_ASSIGN_OR_RETURN(std::optional<HardwareProfile> machine,
-                              current_profile(*device, folders));
-    if (machine) machine = rank_hardware(*machine, ranks);
-    return machine;
-  }
   void say(const std::string& line) const {
     if (options_.say) options_.say(line);
   }
@@ -150,7 +106,7 @@ class StartPlanner {
       }
       return std::nullopt;
     }
-    say("Plan: the best of " + std::to_string(tried) + " for " + text_of(workload_) + "; " +
+    say("Plan: the best of " + std::to_string(tried) + " for " + workload_text(workload_) + "; " +
         format_rate(best->prediction.tokens_per_second()) + " tokens/s predicted, limited by " +
         std::string(resource_name(best->prediction.bottleneck)));
     const bool any = workload_[0].count == 0 || options_.wishes.may_end_early;

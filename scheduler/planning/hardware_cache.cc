@@ -13,6 +13,8 @@
 #include "offload/io/spill_file.h"
 #include "offload/model_source.h"
 #include "policy/hardware_json.h"
+#include "policy/rank_hardware.h"
+#include "scheduler/planning/machine.h"
 #include "scheduler/planning/memory_budget.h"
 
 namespace spillway {
@@ -113,6 +115,18 @@ Result<std::optional<HardwareProfile>> current_profile(const Device& device,
   const Result<uint64_t> free = free_striped_bytes(disk_dirs);
   if (free.ok()) now(&profile->disk.free_bytes, free.value());
   return profile;
+}
+
+Result<std::optional<HardwareProfile>> rank_profile(const Device& own, int64_t ranks,
+                                                    const EngineFlags& flags) {
+  const std::vector<std::string> folders = scratch_directories(flags.disk_dirs);
+  if (ranks == 1) return current_profile(own, folders);
+  // It is known by the threads of all.
+  SPILLWAY_ASSIGN_OR_RETURN(const auto device, open_device(device_choice(flags)));
+  SPILLWAY_ASSIGN_OR_RETURN(std::optional<HardwareProfile> machine,
+                            current_profile(*device, folders));
+  if (machine) machine = rank_hardware(*machine, ranks);
+  return machine;
 }
 
 Result<std::string> keep_profile(const Device& device, const std::vector<std::string>& disk_dirs,

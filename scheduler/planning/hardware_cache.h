@@ -10,6 +10,7 @@
 #include "kernels/base/status.h"
 #include "kernels/device.h"
 #include "policy/hardware_profile.h"
+#include "scheduler/planning/engine_flags.h"
 
 namespace spillway {
 
@@ -28,6 +29,12 @@ Result<std::optional<HardwareProfile>> cached_profile(const Device& device,
 // cached_profile() with the memory and disk space that are free now.
 Result<std::optional<HardwareProfile>> current_profile(const Device& device,
                                                        const std::vector<std::string>& disk_dirs);
+
+// current_profile() of what one of so many ranks has of the machine that these flags open, which
+// the ranks divide (policy/rank_hardware.h). `own`: the rank's device, with its share of the
+// threads.
+Result<std::optional<HardwareProfile>> rank_profile(const Device& own, int64_t ranks,
+                                                    const EngineFlags& flags);
 
 // Stores the text of a profile for cached_profile(); returns the file's path.
 Result<std::string> keep_profile(const Device& device, const std::vector<std::string>& disk_dirs,

@@ -13,8 +13,9 @@ namespace spillway {
 namespace {
 
 constexpr int64_t kLargestBlock = 1024;  // That is tried, of each sub-block
-// Prompt tokens of a sweep that are tried beside the default: fewer leave more memory to the cache.
-constexpr int64_t kPrefillTokens[] = {1024, 512, 256};
+// Prompt tokens of a sweep that are tried beside the default: fewer leave more memory to the cache,
+// and fill the stages sooner.
+constexpr int64_t kPrefillTokens[] = {1024, 512, 256, 128, 64};
 
 // A rank's plan as that of a model that has its layers alone.
 Plan alone(Plan plan, const LayerRange& layers) {

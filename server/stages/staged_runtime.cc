@@ -14,6 +14,7 @@
 #include "server/portable_identity.h"
 #include "server/ranked_runtime.h"
 #include "server/stages/stage_notes.h"
+#include "server/stages/stage_search.h"
 
 namespace spillway {
 
@@ -28,6 +29,7 @@ struct Opened {
   double speed = 1;
   uint64_t memory_bytes = 0;
   int64_t ranks = 1;  // That share its layers
+  StageMachineSeen machine;
 };
 
 // What rank 0 tells another one to plan.
@@ -39,8 +41,10 @@ struct Task {
   bool streams = false;                       // PlanWishes
 };
 
-Opened describe(const std::vector<OpenedModel>& opened, const std::string& model) {
+Opened describe(const std::vector<OpenedModel>& opened, const std::string& model,
+                const EngineFlags& flags, uint64_t disk_parts) {
   Opened self;
+  self.machine = see_stage_machine(opened[0], flags, disk_parts);
   const ModelToPlan& first = opened[0].model;
   self.identity = portable_identity(first.source, model) + " " + first.table->formats_text();
   self.speed = 0;
@@ -126,6 +130,7 @@ Result<std::vector<Opened>> gather_opened(RankMail& mail, const std::vector<std:
     other.speed = reader.get<double>();
     other.memory_bytes = reader.get<uint64_t>();
     other.ranks = reader.get<int64_t>();
+    other.machine = read_stage_machine(&reader);
     if (!reader.ok()) return corruption(names[i] + " sent a damaged note");
     if (other.identity != ranks[0].identity) {
       return invalid_argument(names[i] + " has another model, " + other.identity +
@@ -142,6 +147,28 @@ Result<std::vector<Opened>> gather_opened(RankMail& mail, const std::vector<std:
   return ranks;
 }
 
+// Has the plans go by what a search finds. None: it finds nothing, which is said.
+std::optional<StagePrediction> search(const std::vector<Opened>& ranks, const StageRank& rank,
+                                      StageQuestion question, const RuntimeOptions& options,
+                                      RanksHere* here) {
+  std::vector<StageMachineSeen> machines;
+  for (const Opened& one : ranks) machines.push_back(one.machine);
+  question.machines = machines;
+  question.one_host = rank.roll().on_host_of(0) == static_cast<int64_t>(ranks.size());
+  const Result<StageAnswer> answer = search_stages(question, names_of(rank));
+  if (!answer.ok()) {
+    // Infeasibility is reported by the default heuristic, with its own message.
+    if (options.say && answer.status().code() != Code::kInfeasible) {
+      options.say("Placed by the default heuristic: " + std::string(answer.status().message()));
+    }
+    return std::nullopt;
+  }
+  if (options.say) options.say(answer->line);
+  const Plan& plan = answer->plan.plans[0];
+  here->go_by(plan.block_sequences(), plan.prefill_tokens());
+  return answer->plan.prediction;
+}
+
 }  // namespace
 
 StageRank::~StageRank() {
@@ -155,20 +182,27 @@ Result<std::unique_ptr<StageRank>> join_stages(std::shared_ptr<RankMail> mail,
   return std::make_unique<StageRank>(std::move(mail), std::move(roll));
 }
 
-Result<std::unique_ptr<Runtime>> open_stages(StageRank& rank, const std::string& model,
-                                             EngineFlags flags, RuntimeOptions options) {
+Result<StartedStages> open_stages(StageRank& rank, const std::string& model, EngineFlags flags,
+                                  RuntimeOptions options,
+                                  const std::vector<RequestGroup>& workload) {
   RankMail& mail = *rank.mail();
   const std::vector<std::string> names = names_of(rank);
   const std::string warning = binding_warning(rank.roll(), flags);
   if (!warning.empty() && options.say) options.say(warning);
   SPILLWAY_RETURN_IF_ERROR(take_share(rank.roll(), 0, &flags));
   SPILLWAY_ASSIGN_OR_RETURN(RanksHere here, RanksHere::open(model, flags, options));
-  SPILLWAY_ASSIGN_OR_RETURN(const std::vector<Opened> ranks,
-                            gather_opened(mail, names, describe(here.opened(), model)));
+  SPILLWAY_ASSIGN_OR_RETURN(
+      const std::vector<Opened> ranks,
+      gather_opened(mail, names, describe(here.opened(), model, flags, disk_parts(rank))));
   const ModelFileTable& table = *here.opened()[0].model.table;
   SPILLWAY_ASSIGN_OR_RETURN(const std::vector<LayerRange> ranges, layers_of(table, flags, ranks));
   options.wishes.layers = ranges[0];
   options.wishes.streams = some_stream(table, ranges, ranks);
+  StartedStages started;
+  if (!workload.empty()) {
+    StageQuestion question{&here.opened()[0], {}, ranges, false, options.wishes, workload};
+    started.predicted = search(ranks, rank, question, options, &here);
+  }
   SPILLWAY_RETURN_IF_ERROR(here.make_plans(options.wishes, {}, disk_parts(rank)));
   const Plan& plan = here.plans()[0];
   for (int i = 1; i < mail.size(); ++i) {
@@ -211,7 +245,8 @@ Result<std::unique_ptr<Runtime>> open_stages(StageRank& rank, const std::string&
     for (const std::string& line : beside.plan_lines) say(0, line);
     return stages_of_ranks(std::move(ring), std::move(beside.ranks));
   };
-  return here.open_first(options);
+  SPILLWAY_ASSIGN_OR_RETURN(started.runtime, here.open_first(options));
+  return started;
 }
 
 Status follow_stages(const StageRank& rank, const std::string& model, EngineFlags flags) {
@@ -229,12 +264,13 @@ Status follow_stages(const StageRank& rank, const std::string& model, EngineFlag
   Result<RanksHere> opened = RanksHere::open(model, flags, options);
   if (!opened.ok()) return told(opened.status());
   RanksHere& here = opened.value();
-  const Opened self = describe(here.opened(), model);
+  const Opened self = describe(here.opened(), model, flags, disk_parts(rank));
   ByteWriter note;
   note.add_text(self.identity);
   note.add(self.speed);
   note.add(self.memory_bytes);
   note.add(self.ranks);
+  write(self.machine, &note);
   post_note(mail, 0, {}, std::move(note));
 
   SPILLWAY_ASSIGN_OR_RETURN(const std::vector<std::byte> told_to_do, receive_note(mail));

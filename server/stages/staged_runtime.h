@@ -5,8 +5,11 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
+#include "policy/stage_cost.h"
 #include "server/runtime.h"
 #include "server/stages/roll_call.h"
 
@@ -37,10 +40,17 @@ class StageRank {
 Result<std::unique_ptr<StageRank>> join_stages(std::shared_ptr<RankMail> mail,
                                                const EngineFlags& flags);
 
-// On rank 0, once. Errors as Runtime::open(), with the rank's name where it is another one's. The
-// runtime's end ends the other ranks. `rank` outlives it.
-Result<std::unique_ptr<Runtime>> open_stages(StageRank& rank, const std::string& model,
-                                             EngineFlags flags, RuntimeOptions options);
+struct StartedStages {
+  std::unique_ptr<Runtime> runtime;
+  std::optional<StagePrediction> predicted;  // None: some machine has no hardware profile
+};
+
+// On rank 0, once. Searches for the block and the prompt tokens of a sweep for `workload`, as
+// open_planned(), unless it is empty or flags name them. Errors as Runtime::open(), with the rank's
+// name where it is another one's. The runtime's end ends the other ranks. `rank` outlives it.
+Result<StartedStages> open_stages(StageRank& rank, const std::string& model, EngineFlags flags,
+                                  RuntimeOptions options,
+                                  const std::vector<RequestGroup>& workload = {});
 
 // On the others: until rank 0 ends. An error here was told to rank 0, which reports it. Blocks.
 Status follow_stages(const StageRank& rank, const std::string& model, EngineFlags flags);

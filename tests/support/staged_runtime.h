@@ -33,7 +33,7 @@ class StagedRuntime {
     auto opened = open_stages(*rank_, checkpoint, flags, {});
     INFO(opened.status().message());
     REQUIRE(opened.ok());
-    runtime_ = std::move(opened).value();
+    runtime_ = std::move(opened->runtime);
   }
   ~StagedRuntime() { (void)end(); }
 

@@ -31,6 +31,8 @@ void print(const BenchResult& result, int64_t stages) {
         {"total_seconds", result.total_seconds},
         {"generated_tokens", result.generated},
         {"tokens_per_second", rate},
+        {"predicted_tokens_per_second",
+         result.predicted ? nlohmann::ordered_json(*result.predicted) : nlohmann::ordered_json()},
         {"peak_host_bytes_of_rank_0", result.peak_host_bytes},
     };
     std::cout << json.dump() << std::endl;
@@ -44,6 +46,9 @@ void print(const BenchResult& result, int64_t stages) {
             << text_line("%.2f tokens/s%s: prompts %.1f s, decode %.1f s", rate,
                          result.cut ? " (projected)" : "", result.prefill_seconds,
                          result.decode_seconds)
+            << (result.predicted ? text_line("predicted %.2f tokens/s: measured is %.2f of it",
+                                             *result.predicted, rate / *result.predicted)
+                                 : std::string())
             << std::flush;
 }
 
@@ -58,8 +63,12 @@ Status bench_stages(BenchFlags flags, EngineFlags engine, const std::string& mod
   int64_t& prefill = options.wishes.prefill_tokens_max;  // Of one sub-block's sweep
   if (prefill > 0) prefill = std::max(flags.prompt_tokens, prefill / engine.stages);
   options.say = say;
-  SPILLWAY_ASSIGN_OR_RETURN(const auto runtime,
-                            as_input(open_stages(rank, model, engine, std::move(options))));
+  const std::vector<RequestGroup> workload = {
+      {flags.prompt_tokens, flags.new_tokens, flags.sequences}};
+  SPILLWAY_ASSIGN_OR_RETURN(
+      const StartedStages started,
+      as_input(open_stages(rank, model, engine, std::move(options), workload)));
+  const std::unique_ptr<Runtime>& runtime = started.runtime;
   SPILLWAY_RETURN_IF_ERROR(check_bench(flags, runtime->shape()));
   if (flags.sequences == 0) flags.sequences = runtime->plan().sequences_at_once;
   BenchResult result;
@@ -72,6 +81,7 @@ Status bench_stages(BenchFlags flags, EngineFlags engine, const std::string& mod
   say("Running");
   SPILLWAY_RETURN_IF_ERROR(run_bench_block(flags, *runtime, *log, nullptr, &result));
   result.peak_host_bytes = peak_resident_bytes();
+  if (started.predicted) result.predicted = started.predicted->tokens_per_second();
   print(result, engine.stages);
   return {};
 }

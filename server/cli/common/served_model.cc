@@ -102,10 +102,14 @@ OpenModel model_opener() {
       return view_of(std::move(opened));
     }
     if (purpose.stages != nullptr) {
-      SPILLWAY_ASSIGN_OR_RETURN(std::shared_ptr<Runtime> runtime,
-                                open_stages(*purpose.stages, model, flags, options));
-      log_info(plan_line(*runtime));
-      return view_of(std::move(runtime));
+      SPILLWAY_ASSIGN_OR_RETURN(StartedStages started, open_stages(*purpose.stages, model, flags,
+                                                                   options, purpose.workload));
+      log_info(plan_line(*started.runtime));
+      ServedModel served = view_of(std::move(started.runtime));
+      if (started.predicted) {
+        served.predicted_tokens_per_second = started.predicted->tokens_per_second();
+      }
+      return served;
     }
     SPILLWAY_ASSIGN_OR_RETURN(StartedRuntime started,
                               open_planned(model, flags, options, purpose.workload));

@@ -3,10 +3,16 @@
 #include "server/stages/staged_runtime.h"
 
 #include <catch2/catch.hpp>
+#include <cstdlib>
 #include <future>
 
 #include "kernels/ranks/thread_mail.h"
+#include "policy/hardware_json.h"
+#include "scheduler/planning/hardware_cache.h"
+#include "scheduler/planning/machine.h"
 #include "tests/support/collecting_sink.h"
+#include "tests/support/hardware.h"
+#include "tests/support/temp_directory.h"
 
 namespace spillway::staged_runtime_test {
 namespace {
@@ -40,7 +46,8 @@ std::vector<int32_t> tokens_of(Runtime& runtime) {
 // What rank 0 does, while others follow with their flags.
 struct Ranks {
   explicit Ranks(const std::vector<EngineFlags>& flags,
-                 const std::string& others_model = "opt-125m") {
+                 const std::string& others_model = "opt-125m",
+                 const std::vector<RequestGroup>& workload = {}) {
     std::vector<std::unique_ptr<RankMail>> mail = thread_mail(static_cast<int>(flags.size()));
     for (size_t i = 1; i < flags.size(); ++i) {
       followed.push_back(std::async(
@@ -56,7 +63,7 @@ struct Ranks {
     rank = std::move(joined).value();
     RuntimeOptions options;
     options.say = [this](const std::string& line) { said += line + "\n"; };
-    opened = open_stages(*rank, "opt-125m", flags[0], options);
+    opened = open_stages(*rank, "opt-125m", flags[0], options, workload);
   }
   // Of rank 1 on, when rank 0 has ended.
   std::vector<Code> codes() {
@@ -69,7 +76,7 @@ struct Ranks {
 
   std::vector<std::future<Status>> followed;
   std::unique_ptr<StageRank> rank;
-  Result<std::unique_ptr<Runtime>> opened = Status(Code::kCancelled, "not yet");
+  Result<StartedStages> opened = Status(Code::kCancelled, "not yet");
   std::string said;
 };
 
@@ -81,7 +88,7 @@ TEST_CASE("a runtime of several ranks gives the tokens of one") {
   Ranks ranks(std::vector(static_cast<size_t>(stages), flags_of(stages)));
   INFO(ranks.opened.status().message());
   REQUIRE(ranks.opened.ok());
-  CHECK(tokens_of(*ranks.opened.value()) == expected);
+  CHECK(tokens_of(*ranks.opened->runtime) == expected);
   CHECK(ranks.said.find("rank 1 (") != std::string::npos);
   CHECK(ranks.said.find("and the head") != std::string::npos);
   CHECK(ranks.codes() == std::vector<Code>(static_cast<size_t>(stages - 1), Code::kOk));
@@ -97,7 +104,7 @@ TEST_CASE("a runtime of stages of several ranks gives the tokens of as many rank
   Ranks ranks({flags, flags});
   INFO(ranks.opened.status().message());
   REQUIRE(ranks.opened.ok());
-  CHECK(tokens_of(*ranks.opened.value()) == expected);
+  CHECK(tokens_of(*ranks.opened->runtime) == expected);
   INFO(ranks.said);
   CHECK(ranks.said.find(" and the head: opt-125m: rank 2 of 3: ") != std::string::npos);
   CHECK(ranks.said.find("): layers 0 to ") != std::string::npos);
@@ -112,6 +119,34 @@ TEST_CASE("an error of a rank that shares a stage's layers is rank 0's, and ends
   REQUIRE_FALSE(ranks.opened.ok());
   CHECK(ranks.opened.status().message().find("2 ranks need as many threads") != std::string::npos);
   CHECK(ranks.codes() == std::vector<Code>{Code::kInvalidArgument});
+}
+
+TEST_CASE("stages search for their plan where all have a profile") {
+  const TempDirectory cache;
+  ::setenv("SPILLWAY_CACHE", cache.path().c_str(), 1);
+  EngineFlags flags = flags_of(2);
+  flags.block.reset();
+  const std::vector<RequestGroup> workload = {{20, 10, 30}};
+  {
+    Ranks ranks({flags, flags}, "opt-125m", workload);
+    INFO(ranks.opened.status().message());
+    REQUIRE(ranks.opened.ok());
+    CHECK_FALSE(ranks.opened->predicted);
+    CHECK(ranks.said.find(
+              "Placed by the default heuristic: there is no hardware profile of rank 0") !=
+          std::string::npos);
+  }
+  const auto device = open_device(device_choice(flags)).value();
+  const std::string json = hardware_profile_json(test::sample_hardware(false));
+  REQUIRE(keep_profile(*device, scratch_directories({}), json).ok());
+  Ranks ranks({flags, flags}, "opt-125m", workload);
+  ::unsetenv("SPILLWAY_CACHE");
+  INFO(ranks.said);
+  REQUIRE(ranks.opened.ok());
+  CHECK(ranks.said.find("Plan for 30 sequences of 20 + 10 tokens: ") != std::string::npos);
+  REQUIRE(ranks.opened->predicted);
+  CHECK(ranks.opened->predicted->generated == 300);
+  CHECK(tokens_of(*ranks.opened->runtime).size() == 6);
 }
 
 TEST_CASE("another rank's error is rank 0's, with its name, and ends all") {
