@@ -246,6 +246,7 @@ Result<RanksHere::Others> RanksHere::others() {
   }
   SPILLWAY_ASSIGN_OR_RETURN(found.ranks,
                             layer_ranks(followers_->mail(), *group_, found.caches, followers_));
+  followers_.reset();  // They end with `ranks`, before rank 0's runtime does.
   return found;
 }
 

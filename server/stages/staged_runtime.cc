@@ -159,7 +159,10 @@ std::optional<StagePrediction> search(const std::vector<Opened>& ranks, const St
   if (!answer.ok()) {
     // Infeasibility is reported by the default heuristic, with its own message.
     if (options.say && answer.status().code() != Code::kInfeasible) {
-      options.say("Placed by the default heuristic: " + std::string(answer.status().message()));
+      const EngineFlags& flags = question.first->flags;
+      const bool named = flags.block && flags.prefill_tokens;
+      options.say((named ? "No prediction: " : "Placed by the default heuristic: ") +
+                  std::string(answer.status().message()));
     }
     return std::nullopt;
   }

@@ -22,6 +22,10 @@ struct Model {
   int64_t ranks_max;  // That its KV heads can be divided among
 };
 
+EngineFlags cpu_flags(const Model& model, const TierSetup& setup) {
+  return test::tier_flags("cpu", model.format, model.kv_format, setup);
+}
+
 Answers run(const std::string& checkpoint, const EngineFlags& flags,
             std::vector<Request>* requests) {
   const auto runtime = test::open_runtime(checkpoint, flags);
@@ -34,11 +38,8 @@ Answers run(const std::string& checkpoint, const EngineFlags& flags,
 void check_on_cpu(const Model& model) {
   const test::TemporaryCache cache;
   const std::string checkpoint = test::read_golden(model.variant).checkpoints.front();
-  const auto flags_of = [&](const TierSetup& setup) {
-    return test::tier_flags("cpu", model.format, model.kv_format, setup);
-  };
   std::vector<Request> requests;
-  const Answers expected = run(checkpoint, flags_of({}), &requests);
+  const Answers expected = run(checkpoint, cpu_flags(model, {}), &requests);
   const TierSetup setups[] = {
       {.name = "in memory"},
       {.name = "in memory, prompts in chunks", .micro_batch = 3, .prefill_tokens = 12},
@@ -55,7 +56,7 @@ void check_on_cpu(const Model& model) {
       INFO(model.variant << ", weights " << format_name(model.format) << ", KV "
                          << format_name(model.kv_format) << ", " << ranks << " ranks, "
                          << setup.name);
-      EngineFlags flags = flags_of(setup);
+      EngineFlags flags = cpu_flags(model, setup);
       flags.ranks = ranks;
       flags.threads = ranks;
       CHECK(test::difference(requests, expected, run(checkpoint, flags, &requests), 0) == "");
@@ -89,11 +90,8 @@ TEST_CASE("ranks give the tokens of one, sliding windows", "[slow]") {
 void check_stages(const Model& model) {
   const test::TemporaryCache cache;
   const std::string checkpoint = test::read_golden(model.variant).checkpoints.front();
-  const auto flags_of = [&](const TierSetup& setup) {
-    return test::tier_flags("cpu", model.format, model.kv_format, setup);
-  };
   std::vector<Request> requests;
-  const Answers expected = run(checkpoint, flags_of({}), &requests);
+  const Answers expected = run(checkpoint, cpu_flags(model, {}), &requests);
   for (const TierSetup& setup :
        {TierSetup{.name = "in memory, prompts in chunks", .micro_batch = 3, .prefill_tokens = 12},
         TierSetup{.name = "mixed",
@@ -103,7 +101,7 @@ void check_stages(const Model& model) {
         .micro_batch = 2}}) {
     INFO(model.variant << ", weights " << format_name(model.format) << ", KV "
                        << format_name(model.kv_format) << ", " << setup.name);
-    EngineFlags flags = flags_of(setup);
+    EngineFlags flags = cpu_flags(model, setup);
     flags.stages = 2;
     flags.ranks = flags.threads = model.ranks_max;
     test::StagedRuntime stages(checkpoint, flags);

@@ -20,6 +20,18 @@
 
 namespace spillway::test {
 
+// Prompts of 3 to 31 tokens; those of odd numbers are drawn for.
+inline Request numbered_request(int number, int32_t tokens) {
+  Request request;
+  for (int i = 0; i < 3 + 7 * (number % 5); ++i)
+    request.prompt.push_back(3 + (number * 31 + i * 7) % 90);
+  request.max_tokens = tokens;
+  request.ignore_eos = true;
+  request.sampling.temperature = number % 2 == 0 ? 0 : 0.8F;
+  request.sampling.seed = static_cast<uint64_t>(number);
+  return request;
+}
+
 // How the stages hold their part of a model.
 struct StageTiers {
   bool on_disk = false;     // All weights, half of the KV cache and of the activations

@@ -19,17 +19,9 @@ namespace {
 
 using test::CollectingSink;
 using test::IoFault;
+using test::numbered_request;
 using test::StageEngine;
 using test::StageTiers;
-
-Request request_of(int number, int32_t tokens) {
-  Request request;
-  for (int i = 0; i < 3 + 7 * (number % 5); ++i)
-    request.prompt.push_back(3 + (number * 31 + i * 7) % 90);
-  request.max_tokens = tokens;
-  request.ignore_eos = true;
-  return request;
-}
 
 SchedulerOptions options_of() {
   SchedulerOptions options;
@@ -94,7 +86,7 @@ TEST_CASE("ranks run what they are given, in memory and on disk, and end") {
   std::vector<std::shared_ptr<CollectingSink>> sinks;
   for (int i = 0; i < 13; ++i) {
     sinks.push_back(std::make_shared<CollectingSink>());
-    REQUIRE(scheduler.submit(request_of(i, 4 + i % 7), sinks.back()).ok());
+    REQUIRE(scheduler.submit(numbered_request(i, 4 + i % 7), sinks.back()).ok());
   }
   for (const auto& sink : sinks) {
     const Finish finish = sink->wait();
@@ -110,8 +102,8 @@ TEST_CASE("a cancelled sequence of ranks leaves, and what is under way at the en
   Scheduler& scheduler = ranks.start();
   const auto stays = std::make_shared<CollectingSink>(),
              leaves = std::make_shared<CollectingSink>();
-  const auto id = scheduler.submit(request_of(1, 50), leaves);
-  REQUIRE(scheduler.submit(request_of(2, 45), stays).ok());
+  const auto id = scheduler.submit(numbered_request(1, 50), leaves);
+  REQUIRE(scheduler.submit(numbered_request(2, 45), stays).ok());
   leaves->wait_tokens(2);
   scheduler.cancel(id.value());
   CHECK(leaves->wait().reason == FinishReason::kCancelled);
@@ -130,14 +122,14 @@ void check_lost(size_t failing, uint64_t skip, const std::string& reason) {
   Ranks ranks(tiers);
   Scheduler& scheduler = ranks.start();
   const auto first = std::make_shared<CollectingSink>();
-  REQUIRE(scheduler.submit(request_of(0, 2), first).ok());
+  REQUIRE(scheduler.submit(numbered_request(0, 2), first).ok());
   CHECK(first->wait().reason == FinishReason::kLength);
   ranks.io(failing).add_fault({.kind = IoRequest::Kind::kRead, .skip = skip, .error = EIO});
   std::vector<std::shared_ptr<CollectingSink>> sinks;
   for (int i = 0; i < 3; ++i) {
     sinks.push_back(std::make_shared<CollectingSink>());
     // The first that fails may do so before the others come.
-    if (!scheduler.submit(request_of(i, 20), sinks.back()).ok()) sinks.pop_back();
+    if (!scheduler.submit(numbered_request(i, 20), sinks.back()).ok()) sinks.pop_back();
   }
   REQUIRE_FALSE(sinks.empty());
   for (const auto& sink : sinks) {
@@ -149,7 +141,7 @@ void check_lost(size_t failing, uint64_t skip, const std::string& reason) {
     CHECK_THAT(std::string(finish.status.message()), Catch::Contains(reason));
   }
   CHECK_FALSE(scheduler.stats().healthy);
-  CHECK_FALSE(scheduler.submit(request_of(0, 5), std::make_shared<CollectingSink>()).ok());
+  CHECK_FALSE(scheduler.submit(numbered_request(0, 5), std::make_shared<CollectingSink>()).ok());
   CHECK(ranks.end());
 }
 
@@ -170,11 +162,11 @@ TEST_CASE("when memory runs out on the first rank in a sweep the others do not w
   Ranks ranks(room_for(9));
   Scheduler& scheduler = ranks.start();
   const auto sink = std::make_shared<Throws>();
-  REQUIRE(scheduler.submit(request_of(1, 5), sink).ok());
+  REQUIRE(scheduler.submit(numbered_request(1, 5), sink).ok());
   const Finish finish = sink->finished.get_future().get();
   CHECK(finish.reason == FinishReason::kError);
   CHECK_THAT(std::string(finish.status.message()), Catch::Contains("bad_alloc"));
-  CHECK_FALSE(scheduler.submit(request_of(1, 5), std::make_shared<CollectingSink>()).ok());
+  CHECK_FALSE(scheduler.submit(numbered_request(1, 5), std::make_shared<CollectingSink>()).ok());
   CHECK(ranks.end());
 }
 
@@ -188,7 +180,7 @@ TEST_CASE("a sequence whose cache cannot be read on another rank ends, and the o
   std::vector<std::shared_ptr<CollectingSink>> sinks;
   for (int i = 0; i < 3; ++i) {
     sinks.push_back(std::make_shared<CollectingSink>());
-    REQUIRE(scheduler.submit(request_of(4, 12), sinks.back()).ok());
+    REQUIRE(scheduler.submit(numbered_request(4, 12), sinks.back()).ok());
   }
   int failed = 0;
   for (const auto& sink : sinks) {
@@ -210,7 +202,7 @@ TEST_CASE("a request that another rank's cache cannot hold is refused with its n
   Ranks ranks(room_for(9), small);
   Scheduler& scheduler = ranks.start();
   const Status status =
-      scheduler.submit(request_of(4, 30), std::make_shared<CollectingSink>()).status();
+      scheduler.submit(numbered_request(4, 30), std::make_shared<CollectingSink>()).status();
   CHECK(status.code() == Code::kInvalidArgument);
   CHECK_THAT(std::string(status.message()), Catch::StartsWith("rank 1: the sequence needs"));
 }

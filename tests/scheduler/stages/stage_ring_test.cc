@@ -13,22 +13,11 @@ namespace spillway::stage_ring_test {
 namespace {
 
 using test::CollectingSink;
+using test::numbered_request;
 using test::Stages;
 using test::StageTiers;
 
 constexpr int64_t kLayers = 5;
-
-Request request_of(int number, const KvRule* rule, int32_t tokens) {
-  Request request;
-  for (int i = 0; i < 3 + 7 * (number % 5); ++i)
-    request.prompt.push_back(3 + (number * 31 + i * 7) % 90);
-  request.max_tokens = tokens;
-  request.ignore_eos = true;
-  request.sampling.temperature = number % 2 == 0 ? 0 : 0.8F;
-  request.sampling.seed = static_cast<uint64_t>(number);
-  if (rule != nullptr) request.kv.kind = rule->kind;
-  return request;
-}
 
 using Tokens = std::map<int, std::vector<int32_t>>;
 
@@ -40,7 +29,7 @@ Tokens run(const ModelShape& shape, const std::vector<int64_t>& cuts,
   for (int i = 0; i < requests; ++i) {
     if (i + 1 == requests) sinks[i - 1]->wait_tokens(2);
     sinks[i] = std::make_shared<CollectingSink>();
-    REQUIRE(stages.scheduler().submit(request_of(i, nullptr, 4 + i % 7), sinks[i]).ok());
+    REQUIRE(stages.scheduler().submit(numbered_request(i, 4 + i % 7), sinks[i]).ok());
   }
   Tokens tokens;
   for (auto& [number, sink] : sinks) {
@@ -104,8 +93,8 @@ TEST_CASE("a cancelled sequence of stages leaves, and the others go on") {
   Stages stages(shape, {2, 4}, options_of(KvRuleKind::kFull), tiers);
   const auto stays = std::make_shared<CollectingSink>(),
              leaves = std::make_shared<CollectingSink>();
-  const auto id = stages.scheduler().submit(request_of(1, nullptr, 50), leaves);
-  REQUIRE(stages.scheduler().submit(request_of(2, nullptr, 40), stays).ok());
+  const auto id = stages.scheduler().submit(numbered_request(1, 50), leaves);
+  REQUIRE(stages.scheduler().submit(numbered_request(2, 40), stays).ok());
   leaves->wait_tokens(2);
   stages.scheduler().cancel(id.value());
   CHECK(leaves->wait().reason == FinishReason::kCancelled);
@@ -116,11 +105,12 @@ TEST_CASE("a cancelled sequence of stages leaves, and the others go on") {
 TEST_CASE("a scheduler of stages that ends with sequences under way cancels them") {
   const ModelShape shape = test::tiny_shape(kLayers);
   const StageTiers tiers{.kv_bytes = 9 * kv_layout(shape, Format::kF32).sequence_bytes(64)};
-  Stages stages(shape, {2, 4}, options_of(KvRuleKind::kFull), tiers);
+  const int64_t ranks = GENERATE(1, 2);  // Of each stage
+  Stages stages(shape, {2, 4}, options_of(KvRuleKind::kFull), tiers, ranks);
   std::vector<std::shared_ptr<CollectingSink>> sinks;
   for (int i = 0; i < 6; ++i) {
     sinks.push_back(std::make_shared<CollectingSink>());
-    REQUIRE(stages.scheduler().submit(request_of(i, nullptr, 30), sinks.back()).ok());
+    REQUIRE(stages.scheduler().submit(numbered_request(i, 30), sinks.back()).ok());
   }
   sinks[0]->wait_tokens(1);
   CHECK(stages.end());
@@ -144,7 +134,7 @@ TEST_CASE("drain() of stages returns when all sequences have been reported") {
     Stages stages(shape, {2, 4}, options_of(KvRuleKind::kFull), tiers);
     for (int i = 0; i < 8; ++i) {
       const auto sink = std::make_shared<Counts>(&reported);
-      REQUIRE(stages.scheduler().submit(request_of(i, nullptr, 30), sink).ok());
+      REQUIRE(stages.scheduler().submit(numbered_request(i, 30), sink).ok());
     }
     stages.scheduler().drain(round % 2 == 0 ? 0 : 0.002);
     CHECK(reported == 8);
@@ -166,7 +156,7 @@ TEST_CASE("a request that a stage's cache cannot hold is refused with the rank's
   const auto scheduler =
       start_scheduler(std::move(last.engine), options_of(KvRuleKind::kFull), {}, std::move(ring));
   const Status status =
-      scheduler->submit(request_of(4, nullptr, 30), std::make_shared<CollectingSink>()).status();
+      scheduler->submit(numbered_request(4, 30), std::make_shared<CollectingSink>()).status();
   CHECK(status.code() == Code::kInvalidArgument);
   CHECK(status.message().find("rank 2: the sequence needs") == 0);
 }
@@ -184,13 +174,12 @@ TEST_CASE("when a stage is gone its sequences end with an error, and nothing mor
   SchedulerOptions options = options_of(KvRuleKind::kFull);
   const auto scheduler = start_scheduler(std::move(mail.engine), options, {}, std::move(ring));
   const auto sink = std::make_shared<CollectingSink>();
-  REQUIRE(scheduler->submit(request_of(0, nullptr, 5), sink).ok());
+  REQUIRE(scheduler->submit(numbered_request(0, 5), sink).ok());
   boxes[1].reset();
   const Finish finish = sink->wait();
   CHECK(finish.reason == FinishReason::kError);
   CHECK(finish.status.code() == Code::kDeviceLost);
-  CHECK_FALSE(
-      scheduler->submit(request_of(0, nullptr, 5), std::make_shared<CollectingSink>()).ok());
+  CHECK_FALSE(scheduler->submit(numbered_request(0, 5), std::make_shared<CollectingSink>()).ok());
 }
 
 }  // namespace

@@ -14,21 +14,11 @@ namespace spillway::stages_of_ranks_test {
 namespace {
 
 using test::CollectingSink;
+using test::numbered_request;
 using test::Stages;
 using test::StageTiers;
 
 constexpr int64_t kLayers = 4;
-
-Request numbered_request(int number, int32_t tokens) {
-  Request request;
-  for (int i = 0; i < 3 + 7 * (number % 5); ++i)
-    request.prompt.push_back(3 + (number * 31 + i * 7) % 90);
-  request.max_tokens = tokens;
-  request.ignore_eos = true;
-  request.sampling.temperature = number % 2 == 0 ? 0 : 0.8F;
-  request.sampling.seed = static_cast<uint64_t>(number);
-  return request;
-}
 
 SchedulerOptions chunked(KvRuleKind rule = KvRuleKind::kFull) {
   SchedulerOptions options;
@@ -136,22 +126,6 @@ TEST_CASE("a rank of any stage that cannot read its weights is named, and none w
     check_lost(0, 1, skip, "rank 1: rank 1 of the 2 here: ");
     check_lost(1, 0, skip, "Input/output error");
     check_lost(1, 1, skip, "rank 1 of the 2 here: ");
-  }
-}
-
-TEST_CASE("stages of several ranks that end with sequences under way cancel them") {
-  const ModelShape shape = test::tiny_shape(kLayers);
-  Stages stages(shape, {1, 3}, chunked(), tiers_for(shape, 9), 2);
-  std::vector<std::shared_ptr<CollectingSink>> sinks;
-  for (int i = 0; i < 6; ++i) {
-    sinks.push_back(std::make_shared<CollectingSink>());
-    REQUIRE(stages.scheduler().submit(numbered_request(i, 30), sinks.back()).ok());
-  }
-  sinks[0]->wait_tokens(1);
-  CHECK(stages.end());
-  for (const auto& sink : sinks) {
-    const FinishReason reason = sink->wait().reason;
-    CHECK((reason == FinishReason::kCancelled || reason == FinishReason::kLength));
   }
 }
 

@@ -7,7 +7,6 @@
 #include "policy/hardware_json.h"
 #include "scheduler/planning/hardware_cache.h"
 #include "scheduler/planning/machine.h"
-#include "server/stages/staged_runtime.h"
 #include "tests/support/hardware.h"
 #include "tests/support/temp_directory.h"
 
