@@ -87,9 +87,14 @@ std::vector<Job> make_jobs(uint64_t seed, int rules) {
     }
     beginnings.push_back(longer);
   }
+  // Whatever was drawn, one is long enough that prompts share it under limited rules, too.
+  while (beginnings.back().size() < 140) {
+    beginnings.back().push_back(static_cast<int32_t>(random() % 90));
+  }
   std::vector<Job> jobs(80);
   for (Job& job : jobs) {
-    job.request.prompt = beginnings[random() % beginnings.size()];
+    const bool long_one = random() % 8 == 0;
+    job.request.prompt = long_one ? beginnings.back() : beginnings[random() % beginnings.size()];
     for (uint64_t n = 1 + random() % 25; n > 0; --n) {
       job.request.prompt.push_back(static_cast<int32_t>(random() % 90));
     }
