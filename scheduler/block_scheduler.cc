@@ -22,6 +22,7 @@
 #include "scheduler/check_request.h"
 #include "scheduler/kv_room.h"
 #include "scheduler/sequence.h"
+#include "scheduler/stages/joint_sweep.h"
 #include "scheduler/sub_block.h"
 #include "scheduler/sweep_drafts.h"
 #include "scheduler/sweep_prompts.h"
@@ -422,7 +423,9 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     sub_block.under_way = false;
     generated_ = 0;
     Status status = std::exchange(sub_block.start, Status());
-    if (status.ok()) status = try_sweep([&] { return run_engine(); });
+    if (status.ok())
+      status =
+          try_sweep([&] { return finish_sweep(*engine_, others_.get(), sub_block.items, *this); });
     if (status.code() == Code::kDeviceLost) {
       // Marks the scheduler unhealthy before reporting, so that retries are rejected.
       const std::lock_guard lock(mutex_);
@@ -454,18 +457,6 @@ class BlockScheduler final : public Scheduler, private LogitsSink {
     stats_.prefill_target = target_.tokens();
     stats_.token_gaps = gaps_;
     stats_.drafts = drafts_;
-  }
-
-  Status run_engine() {
-    const std::span<const SweepItem> items = now().items;
-    if (others_ == nullptr) return engine_->run(items, *this);
-    SPILLWAY_ASSIGN_OR_RETURN(const OtherRanks::Rows rows, others_->finish());
-    for (const auto& [item, status] : rows.failures) on_failure(item, status);
-    const StageRows with{.in = rows.hidden, .out = {}, .peers = rows.peers};
-    const auto run = [&] { return engine_->run(items, *this, with); };
-    SPILLWAY_ASSIGN_OR_RETURN(const ItemFailures late, others_->settle(try_sweep(run)));
-    for (const auto& [item, status] : late) on_failure(item, status);
-    return {};
   }
 
   void on_logits(size_t item, int64_t token, std::span<float> logits) override {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "scheduler/stages/joint_sweep.h"
 
 namespace spillway {
 
@@ -133,19 +134,8 @@ WholeBeginnings::Use KvRoom::add_beginning(const Sequence& next, int64_t tokens)
 // Room in the engine's cache, and in those of the stages before it.
 Result<std::unique_ptr<KvSequence>> KvRoom::reserve(const SequenceKv& promise, int64_t rows_now,
                                                     std::span<const KvPages* const> beginning) {
-  auto kv = engine_.reserve(promise.positions, promise.budget, promise.chunks, rows_now, beginning,
-                            vacant());
-  if (!kv.ok() || others_ == nullptr) return kv;
-  Status there;
-  try {
-    there = others_->reserve(kv->get(), promise.positions, promise.budget, promise.chunks);
-  } catch (...) {
-    engine_.release(std::move(kv).value());
-    throw;
-  }
-  if (there.ok()) return kv;
-  engine_.release(std::move(kv).value());
-  return there;
+  return reserve_on_all(engine_, others_, promise.positions, promise.budget, promise.chunks,
+                        rows_now, beginning, vacant());
 }
 
 // Reserves a sequence's own cache, and admits it.
@@ -263,10 +253,7 @@ void KvRoom::end_sweep(Sequence& sequence) {
 }
 
 void KvRoom::release(Sequence& sequence) {
-  if (sequence.kv() != nullptr) {
-    if (others_ != nullptr) others_->release(sequence.kv());
-    engine_.release(sequence.take_kv());
-  }
+  if (sequence.kv() != nullptr) release_on_all(engine_, others_, sequence.take_kv());
   sequence.prefix().reset();
   sequence.set_beginning(nullptr);
 }

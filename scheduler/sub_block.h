@@ -5,9 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <exception>
 #include <functional>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -53,16 +51,6 @@ struct SubBlock {
   bool limited_by_target = false;
   Status start;  // Whether it could be sent to the stages before this one
 };
-
-// Running out of memory in a sweep ends its sequences, not the process.
-template <class Run>
-Status try_sweep(const Run& run) {
-  try {
-    return run();
-  } catch (const std::exception& error) {
-    return {Code::kCapacity, std::string("the sweep failed: ") + error.what()};
-  }
-}
 
 // A sub-block has a sequence at least.
 inline int64_t sub_block_count(int64_t block, const OtherRanks* others) {

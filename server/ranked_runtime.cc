@@ -253,11 +253,6 @@ Result<RanksHere::Others> RanksHere::others() {
 Result<std::unique_ptr<Runtime>> open_ranks(const std::string& model, const EngineFlags& flags,
                                             RuntimeOptions options, const Runtime::Planner& planner,
                                             std::optional<FileId> damaged, CachedFile* cached) {
-  if (!options.start_scheduler) {
-    return invalid_argument(
-        "--ranks and --gpus are for commands that take requests; leave them "
-        "out here");
-  }
   SPILLWAY_ASSIGN_OR_RETURN(RanksHere ranks, RanksHere::open(model, flags, options, damaged));
   const ModelToPlan& opened = ranks.opened()[0].model;
   *cached = {opened.cached, opened.table->file_id};

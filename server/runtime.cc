@@ -36,6 +36,9 @@ Engine& Runtime::engine() {
   SPILLWAY_CHECK(state_->engine != nullptr);
   return *state_->engine;
 }
+OtherRanks* Runtime::others() {
+  return state_->others.get();
+}
 Device& Runtime::device() {
   return *state_->opened.device;
 }

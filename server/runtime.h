@@ -88,6 +88,7 @@ class Runtime {
   const ChatTemplate* chat() const;            // As in OpenedModel
   Scheduler& scheduler();                      // REQUIRES: start_scheduler
   Engine& engine();                            // REQUIRES: not start_scheduler
+  OtherRanks* others();  // Likewise; of rank 0. Null: the engine has the whole model, or follows
   Device& device();
   const Plan& plan() const;
   Timeline* timeline() const;  // Null unless the options asked for it

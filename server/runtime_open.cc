@@ -211,19 +211,18 @@ class Opener {
         std::min(plan.block_sequences(),
                  state_.engine->kv().sequences_at_once(plan.longest_positions, plan.longest_budget,
                                                        plan.longest_chunks));
+    if (options_.others) {
+      SPILLWAY_ASSIGN_OR_RETURN(state_.others, options_.others());
+    }
     if (!options_.start_scheduler) return {};
     say_of_drafts();
     SchedulerOptions scheduling = plan.scheduling;
     if (const Tokenizer* tokenizer = state_.opened.tokenizer.get()) {
       scheduling.sampling_vocabulary = static_cast<int64_t>(tokenizer->vocabulary());
     }
-    std::unique_ptr<OtherRanks> others;
-    if (options_.others) {
-      SPILLWAY_ASSIGN_OR_RETURN(others, options_.others());
-    }
-    state_.scheduler =
-        start_scheduler(std::move(state_.engine), scheduling,
-                        options_.bound ? options_.bound(plan) : SweepBound(), std::move(others));
+    state_.scheduler = start_scheduler(std::move(state_.engine), scheduling,
+                                       options_.bound ? options_.bound(plan) : SweepBound(),
+                                       std::move(state_.others));
     return {};
   }
 

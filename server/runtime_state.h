@@ -21,7 +21,8 @@ struct Runtime::State {
   std::unique_ptr<Io> io;        // Io and transfers are null while nothing lives on disk.
   std::unique_ptr<TransferQueue> transfers;
   std::unique_ptr<WeightStore> weights;
-  std::unique_ptr<Engine> engine;  // Until it is moved into a scheduler
+  std::unique_ptr<Engine> engine;      // Until it is moved into a scheduler
+  std::unique_ptr<OtherRanks> others;  // Likewise. Null: the engine has the whole model, or follows
   std::unique_ptr<Scheduler> scheduler;
   Plan plan;
 };

@@ -118,6 +118,25 @@ TEST_CASE("a budget in per cent is the rule with these amounts") {
   CHECK(same(budgets[1]["perplexity"], window["perplexity"]));
 }
 
+TEST_CASE("eval on ranks says what it says on one") {
+  const std::string windows =
+      "--device cpu --threads 4 --context 200 --prompt-tokens 120 --kv-budgets 20 "
+      "--kv-rule random --seed 3 ";
+  // The last has room for some of its windows at once.
+  for (const std::string more : {"--windows 5", "--windows 5 --kv-format q8 --weights 40,0,60",
+                                 "--windows 13 --block 1 --max-model-len 512"}) {
+    INFO(more);
+    const json expected = evaluate(windows + more);
+    for (const char* ranks : {"2", "4"}) {
+      const json found = evaluate(windows + more + " --ranks " + ranks);
+      for (const char* name : {"perplexity", "perplexity_full", "bits_per_byte", "budgets"}) {
+        INFO(ranks << " ranks, " << name);
+        CHECK(found[name] == expected[name]);
+      }
+    }
+  }
+}
+
 // What the rules are for: heavy hitters carry most of what the cache is worth, the last positions
 // alone do not. docs/benchmarks/README.md has the whole curve.
 TEST_CASE("h2o at a fifth of the cache stays close to all of it, a window of that size does not") {

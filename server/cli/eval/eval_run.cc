@@ -6,6 +6,7 @@
 
 #include "kernels/base/kv_random.h"
 #include "scheduler/sampler.h"
+#include "scheduler/stages/joint_sweep.h"
 
 namespace spillway {
 
@@ -14,33 +15,34 @@ namespace {
 // Windows that run through the model together, each fed its own true tokens.
 class WindowBlock final : private LogitsSink {
  public:
-  WindowBlock(Engine& engine, const Tokenizer& tokenizer, const EvalFlags& flags,
-              const KvRule& rule)
-      : engine_(engine),
-        tokenizer_(tokenizer),
+  WindowBlock(Runtime& runtime, const EvalFlags& flags, const KvRule& rule)
+      : engine_(runtime.engine()),
+        others_(runtime.others()),
+        tokenizer_(*runtime.tokenizer()),
         prompt_tokens_(flags.prompt_tokens),
         seed_(flags.seed),
         rule_(rule) {}
 
-  Status run(std::span<const std::vector<int32_t>> windows, EvalScore* score) {
+  // Scores the first of the windows, as many as there is room for: at least one.
+  Result<size_t> run(std::span<const std::vector<int32_t>> windows, EvalScore* score) {
     windows_ = windows;
     score_ = score;
     std::vector<std::unique_ptr<KvSequence>> caches;
     Status status = reserve(&caches);
-    const auto longest =
-        static_cast<int64_t>(std::max_element(windows.begin(), windows.end(), shorter)->size());
+    windows_ = windows.first(caches.size());
+    int64_t longest = 0;
+    for (const auto& window : windows_) {
+      longest = std::max(longest, static_cast<int64_t>(window.size()));
+    }
     // The last token of a window is only a target.
     for (at_ = prompt_tokens_; status.ok() && at_ < longest; ++at_) status = step(caches);
-    for (auto& cache : caches) engine_.release(std::move(cache));
-    score_->windows += static_cast<int64_t>(windows.size());
-    return status;
+    for (auto& cache : caches) release_on_all(engine_, others_, std::move(cache));
+    SPILLWAY_RETURN_IF_ERROR(status);
+    score_->windows += static_cast<int64_t>(windows_.size());
+    return windows_.size();
   }
 
  private:
-  static bool shorter(const std::vector<int32_t>& a, const std::vector<int32_t>& b) {
-    return a.size() < b.size();
-  }
-
   Status reserve(std::vector<std::unique_ptr<KvSequence>>* caches) {
     for (const auto& window : windows_) {
       const auto length = static_cast<int64_t>(window.size());
@@ -48,8 +50,10 @@ class WindowBlock final : private LogitsSink {
       // By its number in the text, so that a window's draws do not depend on those beside it.
       const auto number = static_cast<uint64_t>(score_->windows) + caches->size();
       if (budget.random()) budget.seed = KvDraw::key_of(seed_, static_cast<int64_t>(number));
-      SPILLWAY_ASSIGN_OR_RETURN(auto cache, engine_.reserve(length, budget));
-      caches->push_back(std::move(cache));
+      auto cache = reserve_on_all(engine_, others_, length, budget);
+      if (cache.status().code() == Code::kCapacity && !caches->empty()) return {};
+      SPILLWAY_RETURN_IF_ERROR(cache.status());
+      caches->push_back(std::move(cache).value());
     }
     return {};
   }
@@ -69,7 +73,8 @@ class WindowBlock final : private LogitsSink {
            .kv = caches[i].get()});
       owners_.push_back(i);
     }
-    SPILLWAY_RETURN_IF_ERROR(engine_.run(items_, *this));
+    if (others_ != nullptr) SPILLWAY_RETURN_IF_ERROR(others_->start(items_));
+    SPILLWAY_RETURN_IF_ERROR(finish_sweep(engine_, others_, items_, *this));
     return std::exchange(failure_, Status());
   }
 
@@ -83,6 +88,7 @@ class WindowBlock final : private LogitsSink {
   }
 
   Engine& engine_;
+  OtherRanks* const others_;  // Null: the engine has the whole model
   const Tokenizer& tokenizer_;
   const int64_t prompt_tokens_;
   const uint64_t seed_;
@@ -118,15 +124,12 @@ std::vector<std::vector<int32_t>> cut_windows(const std::vector<int32_t>& text, 
 Result<EvalScore> score_windows(Runtime& runtime, std::span<const std::vector<int32_t>> windows,
                                 const EvalFlags& flags, const KvRule& rule,
                                 const std::function<void(int64_t)>& progress) {
-  const KvCache& kv = runtime.engine().kv();
-  const KvBudget budget = resolve(rule, flags.prompt_tokens, flags.context - flags.prompt_tokens);
-  const int64_t fitting = kv.sequences_at_once(flags.context, budget);
-  const auto at_once = static_cast<size_t>(std::clamp<int64_t>(fitting, 1, kEvalWindowsAtOnce));
   EvalScore score;
-  WindowBlock block(runtime.engine(), *runtime.tokenizer(), flags, rule);
-  for (size_t first = 0; first < windows.size(); first += at_once) {
-    const size_t count = std::min(at_once, windows.size() - first);
-    SPILLWAY_RETURN_IF_ERROR(block.run(windows.subspan(first, count), &score));
+  WindowBlock block(runtime, flags, rule);
+  while (!windows.empty()) {
+    const size_t at_once = std::min<size_t>(kEvalWindowsAtOnce, windows.size());
+    SPILLWAY_ASSIGN_OR_RETURN(const size_t done, block.run(windows.first(at_once), &score));
+    windows = windows.subspan(done);
     progress(score.windows);
   }
   return score;
