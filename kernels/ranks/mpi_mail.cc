@@ -81,16 +81,22 @@ class MpiMail final : public RankMail {
     auto moved = Clock::now();
     for (;;) {
       std::deque<Posted> posted;
+      bool leaving = false;
       {
         std::unique_lock lock(mutex_);
         const auto idle =
             std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - moved);
         const auto wait = std::clamp(idle / kPartOfIdle, kShortestWait, kLongestWait);
-        if (out_.empty() && !leaving_) posted_.wait_for(lock, wait);
+        posted_.wait_for(lock, wait, [&] { return !out_.empty() || (leaving_ && !parting_); });
         posted.swap(out_);
-        if (leaving_ && posted.empty() && sending_.empty()) return;
+        leaving = leaving_ && posted.empty() && sending_.empty();
       }
-      const Result<bool> any = try_step(std::move(posted));
+      Result<bool> any = try_step(std::move(posted));
+      if (any.ok() && leaving) {
+        const Result<bool> gone = all_leave();
+        if (gone.ok() && gone.value()) return;
+        if (!gone.ok()) any = gone;
+      }
       if (!any.ok()) {
         const std::lock_guard lock(mutex_);
         lost_ = any.status();
@@ -99,6 +105,18 @@ class MpiMail final : public RankMail {
       }
       if (any.value() || receiving_ || !sending_.empty()) moved = Clock::now();
     }
+  }
+
+  // Whether all ranks leave, and what they have sent is sent: MPI moves larger messages only while
+  // their other ends look, so that a rank which went at once would keep others from ending.
+  Result<bool> all_leave() {
+    if (!std::exchange(parting_, true)) {
+      SPILLWAY_RETURN_IF_ERROR(check(MPI_Ibarrier(process_.all, &all_leaving_), "leaving"));
+    }
+    int all = 0;
+    SPILLWAY_RETURN_IF_ERROR(
+        check(MPI_Test(&all_leaving_, &all, MPI_STATUS_IGNORE), "waiting for others to leave"));
+    return all != 0 && receiving_ == nullptr;
   }
 
   Result<bool> try_step(std::deque<Posted> posted) {
@@ -210,6 +228,8 @@ class MpiMail final : public RankMail {
   // The mail thread only.
   std::deque<Moving> sending_;
   std::unique_ptr<Moving> receiving_;
+  bool parting_ = false;  // It has told the others that it leaves
+  MPI_Request all_leaving_ = MPI_REQUEST_NULL;
 
   std::thread thread_;
 };

@@ -38,6 +38,12 @@ class MpiRanks(unittest.TestCase):
                 self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
                 self.assertIn(f"{ranks} ranks: all right", done.stdout)
 
+    def test_mail_that_nobody_takes_keeps_nobody_from_ending(self):
+        for ranks in (2, 4):
+            with self.subTest(ranks=ranks):
+                done = run(ranks, "mail-unread")
+                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
     def test_a_rank_that_is_killed_ends_all(self):
         for what in ("die", "mail-die"):
             with self.subTest(what):

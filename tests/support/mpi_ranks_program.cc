@@ -1,6 +1,7 @@
 // Started by mpirun, several times over: the cases of a RankGroup among processes. With "die" rank
 // 1 kills itself in the middle; with "differ" ranks expect different sizes. Status 0: all was as it
-// should. "mail", "mail-die": likewise of a RankMail.
+// should. "mail", "mail-die": likewise of a RankMail;
+// with "mail-unread" nobody takes what is sent.
 #include <signal.h>
 #include <unistd.h>
 
@@ -36,9 +37,21 @@ int run_mail(bool die) {
   return wrong.empty() ? 0 : 1;
 }
 
+// More than MPI sends without the other end's help.
+int leave_unread() {
+  Result<std::unique_ptr<RankMail>> opened = mpi_mail();
+  if (!opened.ok()) return fail(std::string(opened.status().message()));
+  RankMail& mail = *opened.value();
+  for (int to = 0; to < mail.size(); ++to) {
+    if (to != mail.rank()) mail.post(to, std::vector<std::byte>(1 << 20));
+  }
+  return 0;
+}
+
 int run(const std::string& what) {
   if (!started_by_mpi()) return fail("mpirun did not start this, by its environment");
   if (what == "mail" || what == "mail-die") return run_mail(what == "mail-die");
+  if (what == "mail-unread") return leave_unread();
   Result<std::unique_ptr<RankGroup>> opened = mpi_ranks();
   if (!opened.ok()) return fail(std::string(opened.status().message()));
   RankGroup& ranks = *opened.value();
