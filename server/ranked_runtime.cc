@@ -18,8 +18,10 @@ namespace spillway {
 
 namespace {
 
-std::string name_of(size_t rank) {
-  return "rank " + std::to_string(rank);
+// Of several stages each is a rank, too, whose name comes before.
+std::string name_of(size_t rank, const EngineFlags& flags) {
+  const std::string name = "rank " + std::to_string(rank);
+  return flags.stages > 1 ? name + of_ranks_here(static_cast<int>(flags.rank_count())) : name;
 }
 
 Result<std::vector<std::unique_ptr<RankGroup>>> group_of(const std::vector<OpenedModel>& opened) {
@@ -40,7 +42,8 @@ class RanksHere::Followers {
     std::string plan_line;
   };
 
-  explicit Followers(size_t ranks) : mail_(thread_mail(static_cast<int>(ranks))) {}
+  explicit Followers(const EngineFlags& flags)
+      : flags_(flags), mail_(thread_mail(static_cast<int>(flags.rank_count()))) {}
   ~Followers() {
     end_ranks(*mail_[0]);
     for (std::thread& thread : threads_) thread.join();
@@ -68,7 +71,7 @@ class RanksHere::Followers {
     Status status;
     for (size_t i = 0; i < opened_.size(); ++i) {
       Result<Opened> one = opened_[i].get();
-      if (!one.ok() && status.ok()) status = one.status().at(name_of(i + 1));
+      if (!one.ok() && status.ok()) status = one.status().at(name_of(i + 1, flags_));
       if (one.ok()) all.push_back(std::move(one).value());
     }
     SPILLWAY_RETURN_IF_ERROR(status);
@@ -105,6 +108,7 @@ class RanksHere::Followers {
     }
   }
 
+  const EngineFlags flags_;                      // Rank 0's
   std::vector<std::unique_ptr<RankMail>> mail_;  // By rank
   std::vector<std::future<Result<Opened>>> opened_;
   std::vector<std::thread> threads_;
@@ -115,11 +119,12 @@ namespace {
 // All ranks' plans: of one block, since they run the same sweeps, and with the same shares on each
 // tier, where a search has chosen them.
 Result<std::vector<Plan>> plans_of(const std::vector<OpenedModel>& opened, const PlanWishes& wishes,
-                                   const Runtime::Planner& planner, uint64_t disk_parts) {
+                                   const Runtime::Planner& planner, const HardwareProfile* profile,
+                                   uint64_t disk_parts) {
   std::vector<Plan> plans;
   for (size_t rank = 0; rank < opened.size(); ++rank) {
     EngineFlags flags = opened[rank].flags;
-    PlanMachine machine = machine_of(opened[rank], nullptr);
+    PlanMachine machine = machine_of(opened[rank], profile);
     machine.disk_free_bytes /= disk_parts;
     if (rank > 0) {
       const Plan& first = plans[0];
@@ -137,7 +142,9 @@ Result<std::vector<Plan>> plans_of(const std::vector<OpenedModel>& opened, const
     Result<Plan> plan = rank == 0 && planner
                             ? planner(opened[0])
                             : make_plan(opened[rank].model, machine, flags, wishes);
-    if (!plan.ok()) return opened.size() == 1 ? plan.status() : plan.status().at(name_of(rank));
+    if (!plan.ok()) {
+      return opened.size() == 1 ? plan.status() : plan.status().at(name_of(rank, opened[0].flags));
+    }
     if (rank > 0) {
       // They cut sweeps into the same micro-batches.
       plan->engine.micro_batch_sequences = plans[0].micro_batch_sequences();
@@ -195,7 +202,7 @@ Result<RanksHere> RanksHere::open(const std::string& model, const EngineFlags& f
     Result<OpenedModel> one =
         own.rank == 0 ? open_model(model, own, options, damaged) : open_model(model, own, {});
     if (!one.ok()) {
-      return own.rank == 0 ? one.status() : one.status().at(name_of(ranks.opened_.size()));
+      return own.rank == 0 ? one.status() : one.status().at(name_of(ranks.opened_.size(), own));
     }
     ranks.opened_.push_back(std::move(one).value());
   }
@@ -210,16 +217,17 @@ void RanksHere::go_by(int64_t block, int64_t prefill_tokens) {
 }
 
 Status RanksHere::make_plans(const PlanWishes& wishes, const Runtime::Planner& planner,
-                             uint64_t disk_parts) {
+                             const HardwareProfile* profile, uint64_t disk_parts) {
   wishes_ = wishes;
-  SPILLWAY_ASSIGN_OR_RETURN(plans_, plans_of(opened_, wishes, planner, disk_parts));
+  SPILLWAY_ASSIGN_OR_RETURN(plans_, plans_of(opened_, wishes, planner, profile, disk_parts));
   return {};
 }
 
 Status RanksHere::start_others() {
   if (opened_.size() == 1) return {};
   SPILLWAY_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<RankGroup>> group, group_of(opened_));
-  followers_ = std::make_shared<Followers>(opened_.size());
+  of_stage_ = opened_[0].flags.stages > 1;
+  followers_ = std::make_shared<Followers>(opened_[0].flags);
   RuntimeOptions quiet;
   quiet.wishes = wishes_;
   quiet.start_scheduler = false;
@@ -244,8 +252,8 @@ Result<RanksHere::Others> RanksHere::others() {
     found.caches.push_back(other.cache);
     found.plan_lines.push_back(other.plan_line);
   }
-  SPILLWAY_ASSIGN_OR_RETURN(found.ranks,
-                            layer_ranks(followers_->mail(), *group_, found.caches, followers_));
+  SPILLWAY_ASSIGN_OR_RETURN(
+      found.ranks, layer_ranks(followers_->mail(), *group_, found.caches, of_stage_, followers_));
   followers_.reset();  // They end with `ranks`, before rank 0's runtime does.
   return found;
 }

@@ -36,9 +36,10 @@ class RanksHere {
   // The block and the prompt tokens of a sweep that the plans are to have.
   void go_by(int64_t block, int64_t prefill_tokens);
   // `planner` makes rank 0's plan, which has the most to hold, and the others go by it; empty: the
-  // default heuristic does. So many processes divide the disk's free space.
+  // default heuristic does, by `profile` of one of the ranks, as machine_of(). So many processes
+  // divide the disk's free space.
   Status make_plans(const PlanWishes& wishes, const Runtime::Planner& planner = {},
-                    uint64_t disk_parts = 1);
+                    const HardwareProfile* profile = nullptr, uint64_t disk_parts = 1);
   const std::vector<Plan>& plans() const { return plans_; }
 
   // From here on the other ranks load, and rank 0 does in open_first(). Models and plans move on.
@@ -61,7 +62,8 @@ class RanksHere {
   std::vector<OpenedModel> opened_;
   PlanWishes wishes_;
   std::vector<Plan> plans_;
-  std::shared_ptr<RankGroup> group_;      // Rank 0's; null: it is alone
+  std::shared_ptr<RankGroup> group_;  // Rank 0's; null: it is alone
+  bool of_stage_ = false;
   std::shared_ptr<Followers> followers_;  // Null: there are none yet
 };
 

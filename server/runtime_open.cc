@@ -322,6 +322,7 @@ PlanMachine machine_of(const OpenedModel& opened, const HardwareProfile* profile
   PlanMachine machine;
   machine.device = traits_of(*opened.device);
   machine.host_budget = host_budget(flags.host_memory_bytes);
+  if (flags.host_memory_is_free) machine.host_budget.from_flag = false;
   if (machine.device.discrete()) {
     machine.device_budget = device_budget(machine.device.memory, flags.device_memory_bytes);
   }

@@ -22,6 +22,7 @@ struct EngineFlags {
   int64_t gpu = 0;  // Index among CUDA devices
   std::optional<uint64_t> device_memory_bytes;
   std::optional<uint64_t> host_memory_bytes;
+  bool host_memory_is_free = false;  // It is a process's part of what is free; no flag named it
   std::optional<uint64_t> disk_memory_bytes;
   std::vector<std::string> disk_dirs;  // Scratch files are striped over them; empty: the default
 

@@ -32,9 +32,12 @@ Status finish_sweep(Engine& engine, OtherRanks* others, std::span<const SweepIte
                     LogitsSink& sink) {
   if (others == nullptr) return engine.run(items, sink);
   SPILLWAY_ASSIGN_OR_RETURN(const OtherRanks::Rows rows, others->finish());
-  for (const auto& [item, status] : rows.failures) sink.on_failure(item, status);
   const StageRows with{.in = rows.hidden, .out = {}, .peers = rows.peers};
-  const auto run = [&] { return engine.run(items, sink, with); };
+  // Whatever goes wrong from here on, settle() is told: ranks may wait in the sweep for this one.
+  const auto run = [&] {
+    for (const auto& [item, status] : rows.failures) sink.on_failure(item, status);
+    return engine.run(items, sink, with);
+  };
   SPILLWAY_ASSIGN_OR_RETURN(const ItemFailures late, others->settle(try_sweep(run)));
   for (const auto& [item, status] : late) sink.on_failure(item, status);
   return {};

@@ -125,9 +125,10 @@ class LayerRanks final : public BookedRanks, private RankPeers {
 
 Result<std::unique_ptr<OtherRanks>> layer_ranks(RankMail& mail, RankGroup& group,
                                                 const std::vector<KvCacheOptions>& caches,
-                                                std::shared_ptr<void> followers) {
+                                                bool of_stage, std::shared_ptr<void> followers) {
   SPILLWAY_CHECK(mail.rank() == 0 && static_cast<int>(caches.size()) + 1 == mail.size());
-  SPILLWAY_ASSIGN_OR_RETURN(RankBooks books, RankBooks::open(caches));
+  SPILLWAY_ASSIGN_OR_RETURN(RankBooks books,
+                            RankBooks::open(caches, 1, of_stage ? of_ranks_here(mail.size()) : ""));
   return std::unique_ptr<OtherRanks>(
       std::make_unique<LayerRanks>(mail, group, std::move(books), std::move(followers)));
 }

@@ -15,10 +15,12 @@
 namespace spillway {
 
 // `group`: rank 0's, as its engine has it. `caches`: how rank 1 and those after it opened theirs.
+// `of_stage`: they are ranks of a pipeline stage, which errors say.
 // `followers`: let go once the ranks have been told to end, which the object's end does; it may
 // wait for them. Mail, unless it is theirs, and group outlive the object. kCapacity: no memory.
 Result<std::unique_ptr<OtherRanks>> layer_ranks(RankMail& mail, RankGroup& group,
                                                 const std::vector<KvCacheOptions>& caches,
+                                                bool of_stage = false,
                                                 std::shared_ptr<void> followers = {});
 
 }  // namespace spillway

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,12 @@
 #include "scheduler/engine/sweep.h"
 
 namespace spillway {
+
+// Behind the name of one of so many ranks that share the layers of a pipeline stage, which is a
+// rank, too: "rank 1 of the 2 here".
+inline std::string of_ranks_here(int ranks) {
+  return " of the " + std::to_string(ranks) + " here";
+}
 
 class OtherRanks {
  public:

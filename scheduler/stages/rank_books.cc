@@ -6,9 +6,11 @@
 
 namespace spillway {
 
-Result<RankBooks> RankBooks::open(const std::vector<KvCacheOptions>& caches, int of_each) {
+Result<RankBooks> RankBooks::open(const std::vector<KvCacheOptions>& caches, int of_each,
+                                  const std::string& after_name) {
   RankBooks books;
   books.of_each_ = of_each;
+  books.after_name_ = after_name;
   for (const KvCacheOptions& options : caches) {
     SPILLWAY_ASSIGN_OR_RETURN(books.books_.emplace_back(), KvCache::open_books(options));
   }

@@ -23,8 +23,10 @@ namespace spillway {
 class RankBooks {
  public:
   // `caches`: how rank 1 and those after it opened theirs. Where each is several ranks, which share
-  // its layers, of so many of each. kCapacity: no memory.
-  static Result<RankBooks> open(const std::vector<KvCacheOptions>& caches, int of_each = 1);
+  // its layers, of so many of each. `after_name`: behind a rank's name in errors. kCapacity: no
+  // memory.
+  static Result<RankBooks> open(const std::vector<KvCacheOptions>& caches, int of_each = 1,
+                                const std::string& after_name = {});
 
   // As OtherRanks'.
   uint64_t sequence_bytes(int64_t rows, const KvBudget& budget, const KvChunks& chunks) const;
@@ -44,10 +46,11 @@ class RankBooks {
   };
 
   std::string name(size_t book) const {
-    return "rank " + std::to_string(book / static_cast<size_t>(of_each_) + 1);
+    return "rank " + std::to_string(book / static_cast<size_t>(of_each_) + 1) + after_name_;
   }
 
   int of_each_ = 1;
+  std::string after_name_;
   std::vector<std::unique_ptr<KvCache>> books_;  // Of rank 1 and those after it
   std::unordered_map<const KvSequence*, Reserved> live_;
   std::vector<StageKvChange> changes_;  // That the next sweep tells

@@ -210,7 +210,7 @@ class StageWorker final : private LogitsSink, private RankPeers {
     const std::string name = "rank " + std::to_string(mail_.rank());
     const LayerRange all = all_layers(engine_.shape());
     const bool of_stage = ranks_ != nullptr && engine_.options().layers.value_or(all) != all;
-    return of_stage ? name + " of the " + std::to_string(mail_.size()) + " here" : name;
+    return of_stage ? name + of_ranks_here(mail_.size()) : name;
   }
 
   RankMail& mail_;

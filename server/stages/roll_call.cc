@@ -153,9 +153,23 @@ std::string binding_warning(const Roll& roll, const EngineFlags& flags) {
   return "";
 }
 
+std::string crowding_warning(const Roll& roll, const EngineFlags& flags) {
+  for (int rank = 0; rank < static_cast<int>(roll.ranks.size()); ++rank) {
+    const int64_t here = roll.on_host_of(rank), cores = roll.ranks[static_cast<size_t>(rank)].cores;
+    if (here == 1 || roll.place_on_host(rank) > 0 || flags.threads * here <= cores) continue;
+    if (roll.ranks[static_cast<size_t>(rank)].bound) continue;  // Others may have other cores.
+    return "warning: " + std::to_string(here) + " stages with --threads " +
+           std::to_string(flags.threads) + " each share the " + std::to_string(cores) +
+           " cores of " + roll.ranks[static_cast<size_t>(rank)].host +
+           "; they will wait for each other, and be slower than predicted";
+  }
+  return "";
+}
+
 Status take_share(const Roll& roll, int rank, EngineFlags* flags) {
   const int64_t here = roll.on_host_of(rank), place = roll.place_on_host(rank);
   const RankSelf& self = roll.ranks[static_cast<size_t>(rank)];
+  const int64_t each = flags->rank_count() / (flags->gpus ? here : 1);
   if (flags->threads == 0) {
     std::set<int> processors;  // Of all ranks here: mpirun may have given each its own.
     for (const RankSelf& other : roll.ranks) {
@@ -166,12 +180,21 @@ Status take_share(const Roll& roll, int rank, EngineFlags* flags) {
     if (const auto quota = cpu_quota())
       cores = std::min(cores, static_cast<int64_t>(std::ceil(*quota)));
     flags->threads = std::min(self.cores, std::max<int64_t>(1, cores / here));
+    if (flags->threads < each) {
+      return invalid_argument(std::to_string(each) +
+                              " ranks need a thread each, and this process has " +
+                              std::to_string(flags->threads) + " of the " + std::to_string(cores) +
+                              " cores of " + self.host + ", which " +
+                              (here == 1 ? "mpirun has bound it to (--bind-to none)"
+                                         : std::to_string(here) + " stages share") +
+                              "; start fewer there, or say --threads " + std::to_string(each));
+    }
   }
   if (!flags->host_memory_bytes && here > 1) {
     flags->host_memory_bytes = host_budget(std::nullopt).bytes / static_cast<uint64_t>(here);
+    flags->host_memory_is_free = true;
   }
   if (flags->gpus) {
-    const int64_t each = flags->rank_count() / here;
     if (each * here != flags->rank_count()) {
       return invalid_argument("--gpus names " + std::to_string(flags->rank_count()) +
                               " GPUs for the " + std::to_string(here) + " stages on " + self.host +

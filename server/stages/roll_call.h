@@ -42,10 +42,14 @@ Result<Roll> call_roll(RankMail& mail, const RankSelf& self, int64_t stages);
 // threads; empty: it did not.
 std::string binding_warning(const Roll& roll, const EngineFlags& flags);
 
+// That the ranks of a host compute with more threads than it has cores, because --threads says so;
+// empty: they do not.
+std::string crowding_warning(const Roll& roll, const EngineFlags& flags);
+
 // What a rank takes of its host where the flags say nothing: its share of the cores and of the
 // memory, if other ranks are there, too; with --device cuda, a GPU for each rank of its own. Of
-// --gpus they have equal parts. kInvalidArgument: these GPUs cannot be divided so. Call it on the
-// rank's host.
+// --gpus they have equal parts. kInvalidArgument: these GPUs cannot be divided so, or there are
+// fewer cores than ranks that share layers. Call it on the rank's host.
 Status take_share(const Roll& roll, int rank, EngineFlags* flags);
 
 }  // namespace spillway

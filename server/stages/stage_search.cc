@@ -35,13 +35,25 @@ std::string line_of(const StagedPlan& found, std::span<const RequestGroup> workl
          format_rate(prediction.tokens_per_second()) + " tokens/s predicted";
 }
 
+// A profile is of the processors on which it was measured: of a process that the launcher has bound
+// to some, on these.
+std::string profile_command_of(const EngineFlags& flags, const RankSelf& process) {
+  std::string command = profile_command_text(flags);
+  command.insert(command.size() - 1, " --threads " + std::to_string(flags.threads));
+  if (!process.bound) return command;
+  std::string processors;
+  for (const int one : process.processors) {
+    processors += (processors.empty() ? "" : ",") + std::to_string(one);
+  }
+  return command.insert(1, "taskset -c " + processors + " ");
+}
+
 }  // namespace
 
 StageMachineSeen see_stage_machine(const OpenedModel& first, const EngineFlags& flags,
-                                   uint64_t disk_parts) {
+                                   const RankSelf& process, uint64_t disk_parts) {
   StageMachineSeen seen;
-  seen.profile_command =
-      profile_command_text(flags) + " with --threads " + std::to_string(flags.threads);
+  seen.profile_command = profile_command_of(flags, process);
   const PlanMachine machine = machine_of(first, nullptr);
   seen.host_bytes = machine.host_budget.bytes;
   seen.device_bytes = machine.device_budget.bytes;

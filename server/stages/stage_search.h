@@ -11,6 +11,7 @@
 #include "kernels/base/byte_message.h"
 #include "scheduler/planning/stage_plans.h"
 #include "server/runtime.h"
+#include "server/stages/roll_call.h"
 
 namespace spillway {
 
@@ -26,7 +27,7 @@ struct StageMachineSeen {
 // `first`: the first rank of the stage, whose process has these flags and is one of so many that
 // divide the disk.
 StageMachineSeen see_stage_machine(const OpenedModel& first, const EngineFlags& flags,
-                                   uint64_t disk_parts);
+                                   const RankSelf& process, uint64_t disk_parts);
 void write(const StageMachineSeen& seen, ByteWriter* writer);
 // A profile that cannot be read is none.
 StageMachineSeen read_stage_machine(ByteReader* reader);

@@ -41,19 +41,25 @@ struct Task {
   bool streams = false;                       // PlanWishes
 };
 
+// Of several stages on one host each has its share of the disk.
+uint64_t disk_parts(const StageRank& rank) {
+  return static_cast<uint64_t>(rank.roll().on_host_of(rank.mail()->rank()));
+}
+
 Opened describe(const std::vector<OpenedModel>& opened, const std::string& model,
-                const EngineFlags& flags, uint64_t disk_parts) {
+                const EngineFlags& flags, const StageRank& rank) {
   Opened self;
-  self.machine = see_stage_machine(opened[0], flags, disk_parts);
+  const RankSelf& process = rank.roll().ranks[static_cast<size_t>(rank.mail()->rank())];
+  self.machine = see_stage_machine(opened[0], flags, process, disk_parts(rank));
   const ModelToPlan& first = opened[0].model;
   self.identity = portable_identity(first.source, model) + " " + first.table->formats_text();
   self.speed = 0;
   self.ranks = static_cast<int64_t>(opened.size());
-  for (const OpenedModel& rank : opened) {
-    const PlanMachine machine = machine_of(rank, nullptr);
+  for (const OpenedModel& one : opened) {
+    const PlanMachine machine = machine_of(one, nullptr);
     const bool discrete = machine.device.discrete();
-    self.speed += discrete ? kDeviceThreads : static_cast<double>(rank.flags.threads);
-    if (rank.flags.rank == 0) self.memory_bytes = machine.host_budget.bytes;  // Of all ranks
+    self.speed += discrete ? kDeviceThreads : static_cast<double>(one.flags.threads);
+    if (one.flags.rank == 0) self.memory_bytes = machine.host_budget.bytes;  // Of all ranks
     if (discrete) self.memory_bytes += machine.device_budget.bytes;
   }
   return self;
@@ -75,11 +81,6 @@ bool some_stream(const ModelFileTable& table, const std::vector<LayerRange>& ran
     if (weight_bytes_of_ranks(table, ranges[i]) > ranks[i].memory_bytes) return true;
   }
   return false;
-}
-
-// Of several stages on one host each has its share of the disk.
-uint64_t disk_parts(const StageRank& rank) {
-  return static_cast<uint64_t>(rank.roll().on_host_of(rank.mail()->rank()));
 }
 
 std::string layers_text(const LayerRange& range, const ModelShape& shape) {
@@ -192,11 +193,13 @@ Result<StartedStages> open_stages(StageRank& rank, const std::string& model, Eng
   const std::vector<std::string> names = names_of(rank);
   const std::string warning = binding_warning(rank.roll(), flags);
   if (!warning.empty() && options.say) options.say(warning);
+  const std::string crowded = crowding_warning(rank.roll(), flags);
+  if (!crowded.empty() && options.say) options.say(crowded);
   SPILLWAY_RETURN_IF_ERROR(take_share(rank.roll(), 0, &flags));
   SPILLWAY_ASSIGN_OR_RETURN(RanksHere here, RanksHere::open(model, flags, options));
   SPILLWAY_ASSIGN_OR_RETURN(
       const std::vector<Opened> ranks,
-      gather_opened(mail, names, describe(here.opened(), model, flags, disk_parts(rank))));
+      gather_opened(mail, names, describe(here.opened(), model, flags, rank)));
   const ModelFileTable& table = *here.opened()[0].model.table;
   SPILLWAY_ASSIGN_OR_RETURN(const std::vector<LayerRange> ranges, layers_of(table, flags, ranks));
   options.wishes.layers = ranges[0];
@@ -206,7 +209,10 @@ Result<StartedStages> open_stages(StageRank& rank, const std::string& model, Eng
     StageQuestion question{&here.opened()[0], {}, ranges, false, options.wishes, workload};
     started.predicted = search(ranks, rank, question, options, &here);
   }
-  SPILLWAY_RETURN_IF_ERROR(here.make_plans(options.wishes, {}, disk_parts(rank)));
+  const auto& profile = ranks[0].machine.hardware;
+  const Status planned =
+      here.make_plans(options.wishes, {}, profile ? &*profile : nullptr, disk_parts(rank));
+  if (!planned.ok()) return planned.at(names[0]);
   const Plan& plan = here.plans()[0];
   for (int i = 1; i < mail.size(); ++i) {
     ByteWriter task;
@@ -267,7 +273,7 @@ Status follow_stages(const StageRank& rank, const std::string& model, EngineFlag
   Result<RanksHere> opened = RanksHere::open(model, flags, options);
   if (!opened.ok()) return told(opened.status());
   RanksHere& here = opened.value();
-  const Opened self = describe(here.opened(), model, flags, disk_parts(rank));
+  const Opened self = describe(here.opened(), model, flags, rank);
   ByteWriter note;
   note.add_text(self.identity);
   note.add(self.speed);
@@ -283,7 +289,9 @@ Status follow_stages(const StageRank& rank, const std::string& model, EngineFlag
   options.wishes.prompt_tokens = task.prompt_tokens;
   options.wishes.new_tokens = task.new_tokens;
   options.wishes.streams = task.streams;
-  const Status planned = here.make_plans(options.wishes, {}, disk_parts(rank));
+  const auto& profile = self.machine.hardware;
+  const Status planned =
+      here.make_plans(options.wishes, {}, profile ? &*profile : nullptr, disk_parts(rank));
   if (!planned.ok()) return told(planned);
   const int64_t sweep_tokens = here.plans()[0].engine.sweep_tokens_max;
   if (sweep_tokens != task.sweep_tokens) {

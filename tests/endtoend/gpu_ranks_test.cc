@@ -3,9 +3,11 @@
 #include <catch2/catch.hpp>
 #include <string>
 
+#include "server/ranked_runtime.h"
 #include "server/runtime.h"
 #include "tests/support/answers.h"
 #include "tests/support/golden.h"
+#include "tests/support/hardware.h"
 #include "tests/support/skip.h"
 #include "tests/support/staged_runtime.h"
 #include "tests/support/test_devices.h"
@@ -52,6 +54,29 @@ TEST_CASE("GPUs give the tokens of one, float32", "[slow]") {
 TEST_CASE("GPUs give the tokens of one, narrow and quantised", "[slow]") {
   check_on_gpus("llama3", Format::kBF16, Format::kF16);
   check_on_gpus("pre_ln_relu", Format::kQ4, Format::kQ4);
+}
+
+// As one GPU does by a plan that was searched for.
+TEST_CASE("GPUs of a stage leave attention to the CPU where its profile says that this pays") {
+  if (!test::has_accelerator()) return test::skip("no CUDA device");
+  if (!test::emulated()) return test::skip("several GPUs are only emulated");
+  const test::TemporaryCache cache;
+  EngineFlags flags = test::tier_flags("cuda", Format::kBF16, Format::kF16,
+                                       {.name = "on the host", .kv = {0, 100, 0}});
+  flags.gpus = {0, 1};
+  flags.device_memory_bytes = uint64_t{2} << 30;
+  flags.attention = "auto";
+  HardwareProfile profile = test::sample_hardware(true);
+  REQUIRE(profile.link);
+  for (const bool pays : {false, true}) {
+    INFO(pays);
+    profile.host.decode_attention.value = profile.link->to_device.value * (pays ? 2 : 0.5);
+    RanksHere ranks =
+        RanksHere::open(test::read_golden("llama3").checkpoints.front(), flags, {}).value();
+    REQUIRE(ranks.make_plans({}, {}, &profile).ok());
+    REQUIRE(ranks.plans().size() == 2);
+    for (const Plan& plan : ranks.plans()) CHECK(plan.host_attention() == pays);
+  }
 }
 
 // Two stages of two GPUs each, which have NCCL communicators of their own.

@@ -240,7 +240,16 @@ TEST_CASE("a plan for several machines says what each has, and what they give", 
   std::ifstream text(report);
   const std::string said{std::istreambuf_iterator<char>(text), {}};
   CHECK(said.find("rank 0: layers ") != std::string::npos);
-  CHECK(said.find("mpirun -np 2") != std::string::npos);
+  CHECK(said.find("mpirun -np 2 --host HOST1,HOST2 ") != std::string::npos);
+  REQUIRE(test::exit_of(plan + "2 --ranks 2 > " + report + " 2> " + log) == 0);
+  std::ifstream again(report);
+  const std::string ranks{std::istreambuf_iterator<char>(again), {}};
+  CHECK(ranks.find(" --stages 2 --ranks 2 --block ") != std::string::npos);
+  std::ofstream(hardware) << hardware_profile_json(test::sample_hardware(true));
+  REQUIRE(test::exit_of(plan + "2 --gpus 2,3 > " + report + " 2> " + log) == 0);
+  std::ifstream gpus(report);
+  const std::string on_gpus{std::istreambuf_iterator<char>(gpus), {}};
+  CHECK(on_gpus.find(" --stages 2 --gpus 2,3 --block ") != std::string::npos);
   CHECK(test::exit_of(plan + "13 > " + report + " 2> " + log) == 2);
   CHECK(test::exit_of(plan + "2 --frontier > " + report + " 2> " + log) == 2);
 }

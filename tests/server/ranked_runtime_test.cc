@@ -122,14 +122,16 @@ TEST_CASE("ranks pack a damaged file of the cache again, as one does") {
   CHECK(error_of(model, flags_of(2)) == "");
 }
 
-TEST_CASE("commands without requests take no ranks") {
+TEST_CASE("who drives the engine without a scheduler has the other ranks beside it") {
   const test::TemporaryCache cache;
+  const std::string model = test::read_golden("llama3").checkpoints.front();
   RuntimeOptions options;
   options.start_scheduler = false;
-  const Status refused =
-      Runtime::open(test::read_golden("llama3").checkpoints.front(), flags_of(2), options).status();
-  CHECK(refused.code() == Code::kInvalidArgument);
-  CHECK_THAT(std::string(refused.message()), Catch::Contains("leave them out"));
+  const auto runtime = Runtime::open(model, flags_of(2), options);
+  REQUIRE(runtime.status().message() == "");
+  REQUIRE(runtime.value()->others() != nullptr);
+  CHECK(runtime.value()->others()->sweeps_at_once() == 1);
+  CHECK(Runtime::open(model, flags_of(1), options).value()->others() == nullptr);
 }
 
 TEST_CASE("a scheduler of ranks that nobody asks is open and ends") {

@@ -153,6 +153,7 @@ Status plan(const PlanFlags& flags, const EngineFlags& engine, const std::string
 Status plan_staged(const PlanFlags& flags, const EngineFlags& engine, const std::string& model) {
   StagesReport report;
   report.flags = flags;
+  report.engine = engine;
   SPILLWAY_ASSIGN_OR_RETURN(report.hardware, hardware_of(flags, engine));
   PlanQuestion question = question_of(engine, model);
   if (engine.rank_count() > 1) take_rank(&question.flags, &report.hardware);

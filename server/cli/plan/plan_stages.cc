@@ -47,11 +47,18 @@ std::string tiers_text(const TierBytes& bytes) {
 }
 
 // How a command is told of the ranks that share a stage's layers.
-std::string ranks_flag(const Plan& plan) {
-  if (plan.shape.ranks == 1) return "";
-  if (!plan.discrete) return " --ranks " + std::to_string(plan.shape.ranks);
-  std::string text = " --gpus 0";
-  for (int64_t gpu = 1; gpu < plan.shape.ranks; ++gpu) text += "," + std::to_string(gpu);
+std::string ranks_flag(const EngineFlags& flags) {
+  if (flags.rank_count() == 1) return "";
+  if (!flags.gpus) return " --ranks " + std::to_string(flags.ranks);
+  std::string gpus;
+  for (const int64_t gpu : *flags.gpus) gpus += (gpus.empty() ? "" : ",") + std::to_string(gpu);
+  return " --gpus " + gpus;
+}
+
+// Of so many machines, for their names.
+std::string hosts_text(size_t machines) {
+  std::string text;
+  for (size_t i = 1; i <= machines; ++i) text += (i == 1 ? "HOST" : ",HOST") + std::to_string(i);
   return text;
 }
 
@@ -132,10 +139,11 @@ std::string stages_text(const StagesReport& report) {
   const auto number = [](int64_t value) { return static_cast<long long>(value); };
   return text + "to carry it out:\n" +
          text_line(
-             "  mpirun -np %zu --bind-to none spillway batch %s --stages %zu%s --block %lld "
-             "--prefill-tokens %lld ...",
-             ranks, report.model.c_str(), ranks, ranks_flag(plan.plans[0]).c_str(),
-             number(plan.plans[0].block_sequences()), number(plan.plans[0].prefill_tokens()));
+             "  mpirun -np %zu --host %s --bind-to none spillway batch %s --stages %zu%s "
+             "--block %lld --prefill-tokens %lld ...",
+             ranks, hosts_text(ranks).c_str(), report.model.c_str(), ranks,
+             ranks_flag(report.engine).c_str(), number(plan.plans[0].block_sequences()),
+             number(plan.plans[0].prefill_tokens()));
 }
 
 std::string stages_json(const StagesReport& report) {

@@ -12,6 +12,7 @@ namespace spillway {
 
 struct StagesReport {
   PlanFlags flags;
+  EngineFlags engine;  // As they were given
   HardwareProfile hardware;
   std::string model, formats;
   StagedPlan plan;
@@ -24,7 +25,7 @@ struct StagesReport {
   std::vector<Row> rows;
 };
 
-// Fills in all but flags and hardware. Of a model directory the first use packs it.
+// Fills in all but flags, engine and hardware. Of a model directory the first use packs it.
 Status find_stages(const std::string& model, const EngineFlags& flags,
                    const std::vector<RequestGroup>& workload, StagesReport* report);
 

@@ -137,11 +137,13 @@ TEST_CASE("ranks of one host share its cores and its memory, where no flag says 
   REQUIRE(take_share(roll, 2, &second).ok());
   CHECK(second.gpu == 1);
   EngineFlags several = second;
+  several.threads = 8;
   several.gpu = 0;
   several.ranks = 4;
   REQUIRE(take_share(roll, 2, &several).ok());
   CHECK(several.gpu == 4);
   EngineFlags named;
+  named.threads = 8;
   named.gpus = {0, 1, 4, 5};
   EngineFlags others = named, all = named;
   REQUIRE(take_share(roll, 2, &others).ok());
@@ -151,6 +153,8 @@ TEST_CASE("ranks of one host share its cores and its memory, where no flag says 
   named.gpus = {0, 1, 2};
   CHECK(take_share(roll, 0, &named).message() ==
         "--gpus names 3 GPUs for the 2 stages on a; name as many for each");
+  CHECK(flags.host_memory_is_free);
+  CHECK_FALSE(asked.host_memory_is_free);
   CHECK(binding_warning(roll, {}).empty());
   roll.ranks[0].cores = 1;
   roll.ranks[0].bound = true;
@@ -159,6 +163,28 @@ TEST_CASE("ranks of one host share its cores and its memory, where no flag says 
   EngineFlags bound;
   REQUIRE(take_share(roll, 0, &bound).ok());
   CHECK(bound.threads == 1);
+}
+
+TEST_CASE("stages of one host that have too few of its cores are told how many there are") {
+  Roll roll;
+  roll.ranks = {on("a"), on("b"), on("a")};
+  const int64_t cores = count_cores(allowed_processors());
+  EngineFlags flags;
+  flags.ranks = cores + 1;
+  const std::string error(take_share(roll, 2, &flags).message());
+  CHECK(error.find(std::to_string(cores + 1) +
+                   " ranks need a thread each, and this process has ") == 0);
+  CHECK(error.find(" of the " + std::to_string(cores) +
+                   " cores of a, which 2 stages share; start fewer there, or say --threads " +
+                   std::to_string(cores + 1)) != std::string::npos);
+  for (RankSelf& one : roll.ranks) one.cores = 4;
+  EngineFlags some;
+  CHECK(crowding_warning(roll, some).empty());
+  some.threads = 2;
+  CHECK(crowding_warning(roll, some).empty());
+  some.threads = 3;
+  CHECK(crowding_warning(roll, some)
+            .find("warning: 2 stages with --threads 3 each share the 4 cores of a") == 0);
 }
 
 }  // namespace

@@ -47,7 +47,7 @@ struct Machine {
 
 TEST_CASE("what a stage says of its machine arrives") {
   const Machine machine(true);
-  const StageMachineSeen seen = see_stage_machine(*machine.opened, machine.flags, 2);
+  const StageMachineSeen seen = see_stage_machine(*machine.opened, machine.flags, {}, 2);
   REQUIRE(seen.hardware);
   CHECK(seen.host_bytes == uint64_t{1} << 30);
   // It has its part of the disk.
@@ -69,21 +69,25 @@ TEST_CASE("what a stage says of its machine arrives") {
 
 TEST_CASE("a stage without a profile is named, with the command that measures it") {
   const Machine machine(true);
-  const StageMachineSeen seen = see_stage_machine(*machine.opened, machine.flags, 1);
+  const StageMachineSeen seen = see_stage_machine(*machine.opened, machine.flags, {}, 1);
   StageMachineSeen unknown = seen;
   unknown.hardware.reset();
   const Status status = machine.search({seen, unknown}, {{20, 10, 30}}).status();
   CHECK(status.code() == Code::kNotFound);
   INFO(status.message());
-  CHECK(status.message().find("no hardware profile of rank 1 (b) yet. Run `spillway profile") !=
-        std::string::npos);
-  CHECK(status.message().find("with --threads 1 there once") != std::string::npos);
-  CHECK_FALSE(see_stage_machine(*Machine(false).opened, machine.flags, 1).hardware);
+  CHECK(status.message().find("no hardware profile of rank 1 (b) yet. Run `spillway profile "
+                              "--threads 1` there once") != std::string::npos);
+  RankSelf bound;
+  bound.bound = true;
+  bound.processors = {4, 6};
+  CHECK(see_stage_machine(*machine.opened, machine.flags, bound, 1).profile_command ==
+        "`taskset -c 4,6 spillway profile --threads 1`");
+  CHECK_FALSE(see_stage_machine(*Machine(false).opened, machine.flags, {}, 1).hardware);
 }
 
 TEST_CASE("a plan of all stages is found, and what flags name stays") {
   Machine machine(true);
-  const StageMachineSeen seen = see_stage_machine(*machine.opened, machine.flags, 2);
+  const StageMachineSeen seen = see_stage_machine(*machine.opened, machine.flags, {}, 2);
   const Result<StageAnswer> found = machine.search({seen, seen}, {{500, 2000, 30}});
   INFO(found.status().message());
   REQUIRE(found.ok());
@@ -100,7 +104,7 @@ TEST_CASE("a plan of all stages is found, and what flags name stays") {
 
 TEST_CASE("in memory, where more may come, a block has room for them") {
   const Machine machine(true);
-  const StageMachineSeen seen = see_stage_machine(*machine.opened, machine.flags, 2);
+  const StageMachineSeen seen = see_stage_machine(*machine.opened, machine.flags, {}, 2);
   const StageAnswer found = machine.search({seen, seen}, {{20, 10, 0}}).value();
   CHECK(found.plan.plans[0].block_sequences() >= 512);
 }
