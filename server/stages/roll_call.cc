@@ -35,6 +35,18 @@ RankSelf read(ByteReader* reader) {
   return self;
 }
 
+// Of one list of flags, those that another has not: "--format q8 --max-model-len 512".
+std::string flags_only_in(const std::string& one, const std::string& other) {
+  std::string only;
+  for (size_t at = 0; at < one.size();) {
+    const size_t end = std::min(one.find(" --", at), one.size());
+    const std::string flag = one.substr(at, end - at);
+    if ((" " + other + " ").find(" " + flag + " ") == std::string::npos) only += " " + flag;
+    at = end + 1;
+  }
+  return only.empty() ? " none of these" : only;
+}
+
 Status check(const Roll& roll, int64_t stages) {
   const auto ranks = static_cast<int64_t>(roll.ranks.size());
   if (ranks != stages) {
@@ -52,8 +64,10 @@ Status check(const Roll& roll, int64_t stages) {
                               "; install the same version on all hosts");
     }
     if (other.flags != roll.ranks[0].flags) {
-      return invalid_argument(roll.name(rank) + " was given other flags: " + other.flags +
-                              "; those of " + roll.name(0) + " are " + roll.ranks[0].flags);
+      const std::string& first = roll.ranks[0].flags;
+      return invalid_argument(roll.name(rank) +
+                              " was given other flags:" + flags_only_in(other.flags, first) + "; " +
+                              roll.name(0) + " has" + flags_only_in(first, other.flags));
     }
   }
   return {};
@@ -82,10 +96,11 @@ std::string shared_flags(const EngineFlags& flags) {
                      flags.quantized_compute;
   if (flags.max_model_len) text += " --max-model-len " + std::to_string(*flags.max_model_len);
   if (flags.dummy_weights) text += " --dummy-weights --seed " + std::to_string(flags.seed);
+  std::string layers;
   for (const int64_t count : flags.stage_layers.value_or(std::vector<int64_t>())) {
-    text += " --stage-layers " + std::to_string(count);
+    layers += (layers.empty() ? " --stage-layers " : ",") + std::to_string(count);
   }
-  return text;
+  return text + layers;
 }
 
 std::string Roll::name(int rank) const {

@@ -60,8 +60,13 @@ TEST_CASE("ranks that do not fit together all learn why") {
   CHECK(refused({on("a"), old}, 2).find("rank 1 (b) is Spillway 0.0.9") == 0);
   RankSelf other = on("b");
   other.flags = "--stages 2 --format q4";
-  CHECK(refused({on("a"), other}, 2)
-            .find("rank 1 (b) was given other flags: --stages 2 --format q4") == 0);
+  CHECK(refused({on("a"), other}, 2) ==
+        "rank 1 (b) was given other flags: --format q4; rank 0 (a) has none of these");
+  RankSelf first = on("a");
+  first.flags = "--stages 2 --format q8 --max-model-len 512";
+  CHECK(refused({first, other}, 2) ==
+        "rank 1 (b) was given other flags: --format q4; rank 0 (a) has --format q8 "
+        "--max-model-len 512");
 }
 
 TEST_CASE("a rank whose note is another version's is told apart, and all learn it") {
