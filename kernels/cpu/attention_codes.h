@@ -1,6 +1,6 @@
 // A decode step over 4-bit and 8-bit rows of the cache as they lie there, by AVX-512 VNNI: a run of
-// 16 rows, for all query heads that share them (attention_q4.h, attention_q8.h). Heads of whole
-// groups alone, that is of a multiple of 64 numbers.
+// 16 rows, for all query heads that share them (attention_q4.h, attention_q8.h; by AVX2:
+// attention_codes_avx2.h). Heads of whole groups alone, that is of a multiple of 64 numbers.
 //
 // Each group of a query is rounded to integers of 16 bits, taken as two planes of signed bytes; the
 // softmax weights of a run's values, times the scales of its rows, to 16 bits beside the largest of

@@ -7,6 +7,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/cpu/attention_body.h"
+#include "kernels/cpu/attention_codes_avx2.h"
 #include "kernels/cpu/attention_q4.h"
 #include "kernels/cpu/attention_q8.h"
 #include "kernels/cpu/unroll.h"
@@ -27,6 +28,13 @@ HWY_BEFORE_NAMESPACE();
 namespace spillway::cpu {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
+
+// Whose functions take packed rows of 4 and 8 bits.
+#if HWY_TARGET == HWY_AVX2
+namespace codes = ::spillway::cpu::avx2;
+#else
+namespace codes = ::spillway::cpu;
+#endif
 
 using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
@@ -89,9 +97,10 @@ static_assert(kRun % kLanes == 0);
 // Locality argument of __builtin_prefetch: the first-level cache.
 constexpr int kNear = 3;
 
-// Prefetches the lines of a pair of vectors.
-template <class T>
+// Prefetches the lines of a pair of vectors, where anything lies ahead.
+template <bool kAhead, class T>
 HWY_INLINE void prefetch_pair(const T* from) {
+  if constexpr (!kAhead) return;
   const auto* bytes = reinterpret_cast<const std::byte*>(from);
   SPILLWAY_UNROLL_TIMES(2)
   for (size_t i = 0; i < 2 * kLanes * sizeof(T); i += 64) __builtin_prefetch(bytes + i, 0, kNear);
@@ -101,7 +110,7 @@ HWY_INLINE void prefetch_pair(const T* from) {
 // whether they are in use or not, so that a row's sum does not depend on how many are. One query
 // goes row by row, so that memory is read line by line, which the hardware's prefetcher follows;
 // several share what is loaded and widened of the next rows.
-template <size_t kHeads, size_t kSize, class T>
+template <size_t kHeads, size_t kSize, bool kAhead, class T>
 HWY_INLINE void dot_rows(const float* const* q, const T* HWY_RESTRICT k, const T* ahead,
                          size_t any_size, float* const* scores) {
   const D d;
@@ -110,15 +119,22 @@ HWY_INLINE void dot_rows(const float* const* q, const T* HWY_RESTRICT k, const T
   const size_t whole = paired(size), stride = stride_of<T>(size);
   for (size_t r = 0; r < kRun; r += kRows) {
     V sums[kLanes];
+    V q_a[kHeads], q_b[kHeads];  // A pair of each query's vectors
+    const auto load_queries = [&](size_t i) {
+      SPILLWAY_UNROLL_TIMES(4)
+      for (size_t h = 0; h < kHeads; ++h) {
+        q_a[h] = hn::LoadU(d, q[h] + i);
+        q_b[h] = hn::LoadU(d, q[h] + i + kLanes);
+      }
+    };
     const auto add = [&](size_t j, size_t i) {
       V a, b;
-      prefetch_pair(ahead + (r + j) * stride + i);
+      prefetch_pair<kAhead>(ahead + (r + j) * stride + i);
       load_pair(k + (r + j) * stride + i, a, b);
       SPILLWAY_UNROLL_TIMES(4)
       for (size_t h = 0; h < kHeads; ++h) {
         V& sum = sums[h * kRows + j];
-        sum = hn::MulAdd(hn::LoadU(d, q[h] + i + kLanes), b,
-                         hn::MulAdd(hn::LoadU(d, q[h] + i), a, sum));
+        sum = hn::MulAdd(q_b[h], b, hn::MulAdd(q_a[h], a, sum));
       }
     };
     SPILLWAY_UNROLL_TIMES(16)
@@ -127,11 +143,15 @@ HWY_INLINE void dot_rows(const float* const* q, const T* HWY_RESTRICT k, const T
       SPILLWAY_UNROLL_TIMES(16)
       for (size_t j = 0; j < kRows; ++j) {
         SPILLWAY_UNROLL_TIMES(8)
-        for (size_t i = 0; i < whole; i += 2 * kLanes) add(j, i);
+        for (size_t i = 0; i < whole; i += 2 * kLanes) {
+          load_queries(i);
+          add(j, i);
+        }
       }
       hn::StoreU(sums_of_lanes(sums), d, scores[0] + r);
     } else {
       for (size_t i = 0; i < whole; i += 2 * kLanes) {
+        load_queries(i);
         SPILLWAY_UNROLL_TIMES(16)
         for (size_t j = 0; j < kRows; ++j) add(j, i);
       }
@@ -168,20 +188,21 @@ void dot_tail(const float* q, const T* k, size_t size, size_t rows, float* score
 }
 
 // out += sum over rows of weights[r] * v[r] over kPairs pairs of vectors from column `i` on, of
-// kHeads heads, out in pair order. Even and odd rows have sums of their own: their chains hide the
-// latency of the multiply-add.
-template <size_t kHeads, size_t kPairs, class T>
+// kHeads heads, out in pair order. Where there are registers for them, even and odd rows have sums
+// of their own: their chains hide the latency of the multiply-add.
+constexpr size_t kChains = HWY_TARGET <= HWY_AVX3 ? 2 : 1;
+template <size_t kHeads, size_t kPairs, bool kAhead, class T>
 HWY_INLINE void sum_columns(const float* const* weights, const T* HWY_RESTRICT v, const T* ahead,
                             size_t size, size_t rows, size_t i, float* const* out) {
   const D d;
   constexpr size_t kVectors = 2 * kPairs;
-  V sums[2][kHeads * kVectors];
+  V sums[kChains][kHeads * kVectors];
   SPILLWAY_UNROLL_TIMES(4)
   for (size_t h = 0; h < kHeads; ++h) {
     SPILLWAY_UNROLL_TIMES(8)
     for (size_t p = 0; p < kVectors; ++p) {
       sums[0][h * kVectors + p] = hn::LoadU(d, out[h] + i + p * kLanes);
-      sums[1][h * kVectors + p] = hn::Zero(d);
+      if constexpr (kChains == 2) sums[1][h * kVectors + p] = hn::Zero(d);
     }
   }
   const auto add = [&](size_t r, V* HWY_RESTRICT to) {
@@ -192,7 +213,7 @@ HWY_INLINE void sum_columns(const float* const* weights, const T* HWY_RESTRICT v
     for (size_t p = 0; p < kPairs; ++p) {
       V a, b;
       const size_t at = r * stride_of<T>(size) + i + p * 2 * kLanes;
-      prefetch_pair(ahead + at);
+      prefetch_pair<kAhead>(ahead + at);
       load_pair(v + at, a, b);
       SPILLWAY_UNROLL_TIMES(4)
       for (size_t h = 0; h < kHeads; ++h) {
@@ -205,20 +226,21 @@ HWY_INLINE void sum_columns(const float* const* weights, const T* HWY_RESTRICT v
   size_t r = 0;
   for (; r + 2 <= rows; r += 2) {
     add(r, sums[0]);
-    add(r + 1, sums[1]);
+    add(r + 1, sums[kChains - 1]);
   }
   if (r < rows) add(r, sums[0]);
   SPILLWAY_UNROLL_TIMES(4)
   for (size_t h = 0; h < kHeads; ++h) {
     SPILLWAY_UNROLL_TIMES(8)
     for (size_t p = 0; p < kVectors; ++p) {
-      hn::StoreU(hn::Add(sums[0][h * kVectors + p], sums[1][h * kVectors + p]), d,
-                 out[h] + i + p * kLanes);
+      V sum = sums[0][h * kVectors + p];
+      if constexpr (kChains == 2) sum = hn::Add(sum, sums[1][h * kVectors + p]);
+      hn::StoreU(sum, d, out[h] + i + p * kLanes);
     }
   }
 }
 
-template <size_t kHeads, size_t kSize, class T>
+template <size_t kHeads, size_t kSize, bool kAhead, class T>
 HWY_INLINE void sum_rows(const float* const* weights, const T* HWY_RESTRICT v, const T* ahead,
                          size_t any_size, size_t rows, float* const* out) {
   constexpr size_t kPair = 2 * kLanes;
@@ -227,14 +249,14 @@ HWY_INLINE void sum_rows(const float* const* weights, const T* HWY_RESTRICT v, c
   size_t i = 0;
   if constexpr (kHeads == 1) {
     for (; i + 4 * kPair <= size; i += 4 * kPair)
-      sum_columns<1, 4>(weights, v, ahead, size, rows, i, out);
+      sum_columns<1, 4, kAhead>(weights, v, ahead, size, rows, i, out);
   }
   if constexpr (kHeads <= 2) {
     for (; i + 2 * kPair <= size; i += 2 * kPair)
-      sum_columns<kHeads, 2>(weights, v, ahead, size, rows, i, out);
+      sum_columns<kHeads, 2, kAhead>(weights, v, ahead, size, rows, i, out);
   }
   for (; i + kPair <= size; i += kPair)
-    sum_columns<kHeads, 1>(weights, v, ahead, size, rows, i, out);
+    sum_columns<kHeads, 1, kAhead>(weights, v, ahead, size, rows, i, out);
   if constexpr (kSize > 0) return;
   for (; i < size; ++i) {
     for (size_t h = 0; h < kHeads; ++h) {
@@ -336,9 +358,7 @@ HWY_INLINE Rows<T> rows_of(const HeadView& view, const std::byte* from, const st
   } else {
     prefetch_run(ahead, kRun * view.kv_row_bytes);
     const auto size = static_cast<size_t>(view.head_size);
-    for (size_t r = 0; r < count; ++r) {
-      expand_quantized_row(view.kv_format, from + r * view.kv_row_bytes, size, expanded + r * size);
-    }
+    expand_quantized_rows(view.kv_format, from, view.kv_row_bytes, count, size, expanded);
     return {expanded, expanded};
   }
 }
@@ -382,9 +402,9 @@ HWY_INLINE void score_run(const HeadView& view, const Run& run, const StepHeads&
     float* scores[kStepHeadsMax];
     for (size_t g = 0; g < group; ++g) scores[g] = heads.scores[h + g] + run.first;
     if constexpr (kAs == RowsAs::kPackedQ4) {
-      dot_q4_run(run.at, run.ahead, size, group, heads.rounded + h, scores);
+      codes::dot_q4_run(run.at, run.ahead, size, group, heads.rounded + h, scores);
     } else {
-      dot_q8_run(run.at, run.ahead, size, group, heads.rounded + h, scores);
+      codes::dot_q8_run(run.at, run.ahead, size, group, heads.rounded + h, scores);
     }
   } else {
     const Rows<T> k = rows_of<T, kAs>(view, run.at, run.ahead, run.count, expanded);
@@ -392,7 +412,8 @@ HWY_INLINE void score_run(const HeadView& view, const Run& run, const StepHeads&
       constexpr size_t kHeads = decltype(together)::value;
       float* scores[kHeads];
       for (size_t g = 0; g < kHeads; ++g) scores[g] = heads.scores[h + first + g] + run.first;
-      dot_rows<kHeads, kSize>(heads.q + h + first, k.at, k.ahead, size, scores);
+      dot_rows<kHeads, kSize, kAs == RowsAs::kStored>(heads.q + h + first, k.at, k.ahead, size,
+                                                      scores);
       for (size_t g = 0; g < kHeads; ++g) {
         dot_tail(heads.q[h + first + g], k.at, size, run.count, scores[g]);
         if constexpr (std::is_same_v<T, int8_t>) {
@@ -411,9 +432,10 @@ HWY_INLINE void sum_run(const HeadView& view, const Run& run, const StepHeads& h
   const float* weights[kStepHeadsMax];
   for (size_t g = 0; g < group; ++g) weights[g] = heads.scores[h + g] + run.first;
   if constexpr (kAs == RowsAs::kPackedQ8) {
-    sum_q8_run(run.at, run.ahead, size, run.count, group, weights, heads.out + h);
+    codes::sum_q8_run(run.at, run.ahead, size, run.count, group, weights, heads.out + h);
   } else if constexpr (kAs == RowsAs::kPackedQ4) {
-    sum_q4_run(run.at, run.ahead, size, run.count, group, weights, heads.out + h, heads.minima + h);
+    codes::sum_q4_run(run.at, run.ahead, size, run.count, group, weights, heads.out + h,
+                      heads.minima + h);
   } else {
     const Rows<T> v = rows_of<T, kAs>(view, run.at, run.ahead, run.count, expanded);
     HWY_ALIGN float scaled[kSharedHeads * kRun];  // Weights times the rows' scales
@@ -425,8 +447,8 @@ HWY_INLINE void sum_run(const HeadView& view, const Run& run, const StepHeads& h
           weights[first + g] = scaled + g * kRun;
         }
       }
-      sum_rows<kHeads, kSize>(weights + first, v.at, v.ahead, size, run.count,
-                              heads.out + h + first);
+      sum_rows<kHeads, kSize, kAs == RowsAs::kStored>(weights + first, v.at, v.ahead, size,
+                                                      run.count, heads.out + h + first);
     });
   }
 }
@@ -472,11 +494,11 @@ void attend_rows(const StepView& step, float* HWY_RESTRICT scratch) {
       auto* rounded = reinterpret_cast<CodesQueryGroup*>(heads.q[h]);
       heads.rounded[h] = rounded;
       if constexpr (kAs == RowsAs::kPackedQ4) {
-        round_q4_query(at, size, rounded);
+        codes::round_q4_query(at, size, rounded);
         heads.minima[h] = expanded + h * minima;
         std::fill_n(heads.minima[h], minima, 0.0f);
       } else {
-        round_q8_query(at, size, rounded);
+        codes::round_q8_query(at, size, rounded);
       }
     } else {
       to_pair_order<T>(at, size, false, heads.q[h]);
@@ -511,8 +533,9 @@ void attend_rows(const StepView& step, float* HWY_RESTRICT scratch) {
     sum_run<T, kSize, kAs>(first_head, run, heads, h, group, expanded);
   });
   for (size_t h = 0; h < step.count; ++h) {
-    if constexpr (kAs == RowsAs::kPackedQ4) finish_q4_sums(heads.minima[h], size, heads.out[h]);
-    if constexpr (kAs == RowsAs::kPackedQ8) order_q8_sums(size, heads.out[h]);
+    if constexpr (kAs == RowsAs::kPackedQ4)
+      codes::finish_q4_sums(heads.minima[h], size, heads.out[h]);
+    if constexpr (kAs == RowsAs::kPackedQ8) codes::order_q8_sums(size, heads.out[h]);
     const float divisor = step.parts == nullptr ? totals[h] : 1.0f;
     for (size_t i = 0; i < size; ++i) heads.out[h][i] /= divisor;
     to_pair_order<T>(heads.out[h], size, true, heads.q[h]);
@@ -530,8 +553,9 @@ void attend_sized(const StepView& step, float* scratch) {
 
 void AttendStep(const StepView& step, float* scratch) {
   const Format format = step.heads[0].kv_format;
-#if HWY_TARGET <= HWY_AVX3  // So tests that narrow the choice of instructions narrow this, too.
-  if (attends_codes(step.heads[0].head_size)) {
+// So tests that narrow the choice of instructions narrow this, too.
+#if HWY_TARGET <= HWY_AVX3 || HWY_TARGET == HWY_AVX2
+  if (codes::attends_codes(step.heads[0].head_size)) {
     if (format == Format::kQ4) return attend_rows<float, 0, RowsAs::kPackedQ4>(step, scratch);
     if (format == Format::kQ8) return attend_rows<float, 0, RowsAs::kPackedQ8>(step, scratch);
   }

@@ -1,11 +1,13 @@
 // Scores of packed keys and sums of packed values, in 4 and in 8 bits, against their definition.
 #include "kernels/cpu/attention_codes.h"
 
+#include <hwy/targets.h>
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 
 #include "kernels/base/quantized.h"
+#include "kernels/cpu/attention_codes_avx2.h"
 #include "kernels/cpu/attention_q4.h"
 #include "kernels/cpu/attention_q8.h"
 #include "kernels/kv_layout.h"
@@ -18,6 +20,36 @@ namespace {
 using test::random_floats;
 
 constexpr size_t kRows = kKvBlockRows;
+
+// The functions for one set of instructions.
+struct Functions {
+  const char* instructions;
+  decltype(&cpu::round_q4_query) round_q4, round_q8;
+  decltype(&cpu::dot_q4_run) dot_q4, dot_q8;
+  decltype(&cpu::sum_q4_run) sum_q4;
+  decltype(&cpu::sum_q8_run) sum_q8;
+  decltype(&cpu::finish_q4_sums) finish_q4;
+  decltype(&cpu::order_q8_sums) order_q8;
+};
+
+// Those that this CPU has.
+std::vector<Functions> all_functions() {
+  std::vector<Functions> all;
+#if defined(__x86_64__)
+  if (cpu::attends_codes(64)) {
+    all.push_back({"AVX-512 VNNI", cpu::round_q4_query, cpu::round_q8_query, cpu::dot_q4_run,
+                   cpu::dot_q8_run, cpu::sum_q4_run, cpu::sum_q8_run, cpu::finish_q4_sums,
+                   cpu::order_q8_sums});
+  }
+  if ((hwy::SupportedTargets() & HWY_AVX2) != 0) {
+    namespace avx2 = cpu::avx2;
+    all.push_back({"AVX2", avx2::round_q4_query, avx2::round_q8_query, avx2::dot_q4_run,
+                   avx2::dot_q8_run, avx2::sum_q4_run, avx2::sum_q8_run, avx2::finish_q4_sums,
+                   avx2::order_q8_sums});
+  }
+#endif
+  return all;
+}
 
 // What a query's number or a row's weight is off by, beside the largest of its group or run.
 constexpr double kStep = 0.5 / 32600;
@@ -50,12 +82,14 @@ struct PackedRun {
 
 // Queries of any scale, and what becomes of them.
 struct Queries {
+  Functions functions;
   Format format;
   std::vector<std::vector<float>> heads;
   std::vector<std::vector<cpu::CodesQueryGroup>> rounded;
   std::vector<const cpu::CodesQueryGroup*> at;
 
-  Queries(Format packed, size_t size, size_t count, uint64_t seed) : format(packed) {
+  Queries(const Functions& by, Format packed, size_t size, size_t count, uint64_t seed)
+      : functions(by), format(packed) {
     for (size_t h = 0; h < count; ++h) {
       const float deviation = h % 2 == 0 ? 1.0f : 1e-4f;
       heads.push_back(random_floats(static_cast<int64_t>(size), seed + h, deviation));
@@ -65,7 +99,7 @@ struct Queries {
     for (const auto& one : rounded) at.push_back(one.data());
   }
   void round() {
-    const auto round = format == Format::kQ4 ? cpu::round_q4_query : cpu::round_q8_query;
+    const auto round = format == Format::kQ4 ? functions.round_q4 : functions.round_q8;
     round(heads.back().data(), heads.back().size(), rounded.back().data());
   }
 };
@@ -74,13 +108,14 @@ std::vector<std::vector<float>> dot(PackedRun& run, const Queries& queries) {
   std::vector<std::vector<float>> scores(queries.at.size(), std::vector<float>(kRows, NAN));
   std::vector<float*> to;
   for (auto& head : scores) to.push_back(head.data());
-  const auto dot_run = run.format == Format::kQ4 ? cpu::dot_q4_run : cpu::dot_q8_run;
+  const Functions& by = queries.functions;
+  const auto dot_run = run.format == Format::kQ4 ? by.dot_q4 : by.dot_q8;
   dot_run(run.bytes.data(), run.bytes.data(), run.size, to.size(), queries.at.data(), to.data());
   return scores;
 }
 
 // The values' sums, beginning at 1.
-std::vector<std::vector<float>> sum(PackedRun& run, size_t rows,
+std::vector<std::vector<float>> sum(const Functions& by, PackedRun& run, size_t rows,
                                     const std::vector<std::vector<float>>& weights) {
   const size_t count = weights.size(), minima_count = run.size / 64 * kRows;
   std::vector<std::vector<float>> sums(count, std::vector<float>(run.size, 1.0f)),
@@ -94,11 +129,11 @@ std::vector<std::vector<float>> sum(PackedRun& run, size_t rows,
   }
   const std::byte* const bytes = run.bytes.data();
   if (run.format == Format::kQ8) {
-    cpu::sum_q8_run(bytes, bytes, run.size, rows, count, from.data(), to.data());
-    for (float* const one : to) cpu::order_q8_sums(run.size, one);
+    by.sum_q8(bytes, bytes, run.size, rows, count, from.data(), to.data());
+    for (float* const one : to) by.order_q8(run.size, one);
   } else {
-    cpu::sum_q4_run(bytes, bytes, run.size, rows, count, from.data(), to.data(), lowest.data());
-    for (size_t h = 0; h < count; ++h) cpu::finish_q4_sums(lowest[h], run.size, to[h]);
+    by.sum_q4(bytes, bytes, run.size, rows, count, from.data(), to.data(), lowest.data());
+    for (size_t h = 0; h < count; ++h) by.finish_q4(lowest[h], run.size, to[h]);
   }
   return sums;
 }
@@ -112,20 +147,13 @@ std::vector<std::vector<float>> random_weights(size_t heads) {
   return weights;
 }
 
-bool skipped() {
-  if (cpu::attends_codes(64)) return false;
-  test::skip("this CPU has no AVX-512 VNNI");
-  return true;
-}
-
-TEST_CASE("scores of packed keys agree with their definition as far as queries are rounded") {
-  if (skipped()) return;
+void check_scores(const Functions& by) {
   const Format format = GENERATE(Format::kQ4, Format::kQ8);
   const auto size = static_cast<size_t>(GENERATE(64, 128, 192, 256, 1024));
   const auto heads = static_cast<size_t>(GENERATE(1, 2, 4, 7));
   INFO(format_name(format) << ", head size " << size << ", heads " << heads);
   PackedRun run(format, size, 1);
-  const Queries queries(format, size, heads, 2);
+  const Queries queries(by, format, size, heads, 2);
   const auto scores = dot(run, queries);
   for (size_t h = 0; h < heads; ++h) {
     for (size_t r = 0; r < kRows; ++r) {
@@ -155,11 +183,10 @@ TEST_CASE("scores of packed keys agree with their definition as far as queries a
   }
 }
 
-TEST_CASE("NaN and infinities in queries and packed rows become NaN, zeros zeros") {
-  if (skipped()) return;
+void check_damaged(const Functions& by) {
   const Format format = GENERATE(Format::kQ4, Format::kQ8);
   PackedRun run(format, 128, 3);
-  Queries queries(format, 128, 1, 4);
+  Queries queries(by, format, 128, 1, 4);
   const auto scores_of_run = [&] { return std::vector<float>(dot(run, queries).front()); };
   const float bad = GENERATE(NAN, INFINITY, -INFINITY);
   queries.heads[0][70] = bad;
@@ -183,21 +210,20 @@ TEST_CASE("NaN and infinities in queries and packed rows become NaN, zeros zeros
   // Values: all numbers of an 8-bit row have its scale, those of 4 bits their group's.
   auto weights = random_weights(2);
   const size_t damaged_numbers = format == Format::kQ4 ? 64 : 128;
-  for (const auto& sums : sum(run, kRows, weights)) {
+  for (const auto& sums : sum(by, run, kRows, weights)) {
     for (size_t i = 0; i < 128; ++i) CHECK(std::isnan(sums[i]) == (i < damaged_numbers));
   }
   weights[1][4] = bad;
-  const auto sums = sum(run, 9, weights);
+  const auto sums = sum(by, run, 9, weights);
   for (size_t i = 0; i < 128; ++i) {
     CHECK(std::isfinite(sums[0][i]));
     CHECK(std::isnan(sums[1][i]));
   }
   weights.assign(1, std::vector<float>(kRows, 0.0f));
-  CHECK(sum(run, 9, weights) == std::vector(1, std::vector<float>(128, 1.0f)));
+  CHECK(sum(by, run, 9, weights) == std::vector(1, std::vector<float>(128, 1.0f)));
 }
 
-TEST_CASE("sums of packed values agree with their definition, of the rows in use alone") {
-  if (skipped()) return;
+void check_sums(const Functions& by) {
   const Format format = GENERATE(Format::kQ4, Format::kQ8);
   const auto size = static_cast<size_t>(GENERATE(64, 128, 192, 1024));
   const auto heads = static_cast<size_t>(GENERATE(1, 2, 3, 4, 9, 32));
@@ -207,7 +233,7 @@ TEST_CASE("sums of packed values agree with their definition, of the rows in use
   const std::vector<float> damaged(size, NAN);
   for (size_t r = rows; r < kRows; ++r) pack_quantized_row(format, damaged, run.at(r));
   const auto weights = random_weights(heads);
-  const auto sums = sum(run, rows, weights);
+  const auto sums = sum(by, run, rows, weights);
   for (size_t h = 0; h < heads; ++h) {
     for (size_t i = 0; i < size; ++i) {
       // A weight is rounded beside the run's largest, times a code of at most the row's range.
@@ -227,12 +253,39 @@ TEST_CASE("sums of packed values agree with their definition, of the rows in use
       REQUIRE(std::abs(sums[h][i] - expected) <=
               kStep * most * static_cast<double>(rows) + 3e-7 * terms);
     }
-    CHECK(sum(run, rows, {weights[h]}).front() == sums[h]);
+    CHECK(sum(by, run, rows, {weights[h]}).front() == sums[h]);
   }
 }
 
+// With all functions that this CPU has.
+void for_each(void (*check)(const Functions&)) {
+  const std::vector<Functions> all = all_functions();
+  if (all.empty()) return test::skip("this CPU has neither AVX-512 VNNI nor AVX2");
+  const size_t which = GENERATE(range(size_t{0}, size_t{2}));
+  if (which >= all.size()) return;
+  INFO(all[which].instructions);
+  check(all[which]);
+}
+
+TEST_CASE("scores of packed keys agree with their definition as far as queries are rounded") {
+  for_each(check_scores);
+}
+
+TEST_CASE("NaN and infinities in queries and packed rows become NaN, zeros zeros") {
+  for_each(check_damaged);
+}
+
+TEST_CASE("sums of packed values agree with their definition, of the rows in use alone") {
+  for_each(check_sums);
+}
+
 TEST_CASE("heads of whole groups alone are read packed") {
-  for (const int64_t size : {5, 20, 80, 96, 1088}) CHECK_FALSE(cpu::attends_codes(size));
+  for (const int64_t size : {5, 20, 80, 96, 1088}) {
+    CHECK_FALSE(cpu::attends_codes(size));
+#if defined(__x86_64__)
+    CHECK_FALSE(cpu::avx2::attends_codes(size));
+#endif
+  }
 }
 
 }  // namespace
