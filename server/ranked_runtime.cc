@@ -52,6 +52,7 @@ class RanksHere::Followers {
   Followers& operator=(const Followers&) = delete;
 
   RankMail& mail() { return *mail_[0]; }
+  bool of_stage() const { return flags_.stages > 1; }
 
   // Opens the next rank on a thread of its own, where it follows until it is told to end.
   void start(OpenedModel opened, Plan plan, RuntimeOptions options) {
@@ -226,7 +227,6 @@ Status RanksHere::make_plans(const PlanWishes& wishes, const Runtime::Planner& p
 Status RanksHere::start_others() {
   if (opened_.size() == 1) return {};
   SPILLWAY_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<RankGroup>> group, group_of(opened_));
-  of_stage_ = opened_[0].flags.stages > 1;
   followers_ = std::make_shared<Followers>(opened_[0].flags);
   RuntimeOptions quiet;
   quiet.wishes = wishes_;
@@ -252,8 +252,8 @@ Result<RanksHere::Others> RanksHere::others() {
     found.caches.push_back(other.cache);
     found.plan_lines.push_back(other.plan_line);
   }
-  SPILLWAY_ASSIGN_OR_RETURN(
-      found.ranks, layer_ranks(followers_->mail(), *group_, found.caches, of_stage_, followers_));
+  SPILLWAY_ASSIGN_OR_RETURN(found.ranks, layer_ranks(followers_->mail(), *group_, found.caches,
+                                                     followers_->of_stage(), followers_));
   followers_.reset();  // They end with `ranks`, before rank 0's runtime does.
   return found;
 }

@@ -62,8 +62,7 @@ class RanksHere {
   std::vector<OpenedModel> opened_;
   PlanWishes wishes_;
   std::vector<Plan> plans_;
-  std::shared_ptr<RankGroup> group_;  // Rank 0's; null: it is alone
-  bool of_stage_ = false;
+  std::shared_ptr<RankGroup> group_;      // Rank 0's; null: it is alone
   std::shared_ptr<Followers> followers_;  // Null: there are none yet
 };
 

@@ -7,8 +7,7 @@ bool attends_codes(int64_t head_size) {
   static const bool vnni =
       __builtin_cpu_supports("avx512vnni") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
       __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0;
-  constexpr auto kGroup = static_cast<int64_t>(kCodesGroup);
-  return vnni && head_size % kGroup == 0 && head_size / kGroup <= int64_t{kCodesGroupsMax};
+  return vnni && codes_head_size(head_size);
 #else
   return head_size < 0;
 #endif

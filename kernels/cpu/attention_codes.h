@@ -18,6 +18,12 @@ namespace spillway::cpu {
 constexpr size_t kCodesGroup = 64;      // Numbers of a head that are taken together
 constexpr size_t kCodesGroupsMax = 16;  // Of a head
 
+// Heads of whole groups, and no longer ones than the functions have room for.
+constexpr bool codes_head_size(int64_t head_size) {
+  constexpr auto kGroup = static_cast<int64_t>(kCodesGroup);
+  return head_size % kGroup == 0 && head_size / kGroup <= int64_t{kCodesGroupsMax};
+}
+
 // Whether this CPU and head size are as above.
 bool attends_codes(int64_t head_size);
 

@@ -207,8 +207,7 @@ struct RunWeights {
   }
 };
 
-// Rows 2 p and 2 p + 1 of a group of a run side by side: pairs[2 i] and [2 i + 1] have their parts
-// i.
+// Rows 2 p and 2 p + 1 of a group of a run side by side: their parts i in pairs[2 i] and [2 i + 1].
 template <class Codes>
 inline void pair_rows(const std::byte* run, const std::byte* ahead, size_t groups, size_t group,
                       size_t p, __m256i* pairs) {
@@ -318,11 +317,6 @@ inline __m256 eight_scales(const std::byte* row, size_t row_bytes) {
 }
 
 }  // namespace
-
-bool attends_codes(int64_t head_size) {
-  constexpr auto kGroup = static_cast<int64_t>(kCodesGroup);
-  return head_size % kGroup == 0 && head_size / kGroup <= int64_t{kCodesGroupsMax};
-}
 
 void round_q4_query(const float* q, size_t size, CodesQueryGroup* groups) {
   round_query<Q4>(q, size, groups);

@@ -2,14 +2,13 @@
 // attention_q8.h have them, by AVX2: the same functions, for CPUs without AVX-512 VNNI. Codes are
 // widened to 16 bits once for all query heads that share them, and multiplied by queries and
 // weights of 16 bits (signed: both are off by 2^-16 of the largest beside them at most).
+//
+// REQUIRES: AVX2, FMA and F16C; codes_head_size() of the heads.
 #pragma once
 
 #include "kernels/cpu/attention_codes.h"
 
 namespace spillway::cpu::avx2 {
-
-// Heads of this size. All other functions REQUIRE AVX2, FMA and F16C.
-bool attends_codes(int64_t head_size);
 
 void round_q4_query(const float* q, size_t size, CodesQueryGroup* groups);
 void dot_q4_run(const std::byte* run, const std::byte* ahead, size_t size, size_t heads,

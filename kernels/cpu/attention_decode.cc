@@ -190,7 +190,7 @@ void dot_tail(const float* q, const T* k, size_t size, size_t rows, float* score
 // out += sum over rows of weights[r] * v[r] over kPairs pairs of vectors from column `i` on, of
 // kHeads heads, out in pair order. Where there are registers for them, even and odd rows have sums
 // of their own: their chains hide the latency of the multiply-add.
-constexpr size_t kChains = HWY_TARGET <= HWY_AVX3 ? 2 : 1;
+constexpr size_t kChains = HWY_ARCH_X86 && HWY_TARGET > HWY_AVX3 ? 1 : 2;
 template <size_t kHeads, size_t kPairs, bool kAhead, class T>
 HWY_INLINE void sum_columns(const float* const* weights, const T* HWY_RESTRICT v, const T* ahead,
                             size_t size, size_t rows, size_t i, float* const* out) {
@@ -555,7 +555,8 @@ void AttendStep(const StepView& step, float* scratch) {
   const Format format = step.heads[0].kv_format;
 // So tests that narrow the choice of instructions narrow this, too.
 #if HWY_TARGET <= HWY_AVX3 || HWY_TARGET == HWY_AVX2
-  if (codes::attends_codes(step.heads[0].head_size)) {
+  const int64_t size = step.heads[0].head_size;
+  if (HWY_TARGET == HWY_AVX2 ? codes_head_size(size) : attends_codes(size)) {
     if (format == Format::kQ4) return attend_rows<float, 0, RowsAs::kPackedQ4>(step, scratch);
     if (format == Format::kQ8) return attend_rows<float, 0, RowsAs::kPackedQ8>(step, scratch);
   }

@@ -199,9 +199,10 @@ Status take_share(const Roll& roll, int rank, EngineFlags* flags) {
       return invalid_argument(std::to_string(each) +
                               " ranks need a thread each, and this process has " +
                               std::to_string(flags->threads) + " of the " + std::to_string(cores) +
-                              " cores of " + self.host + ", which " +
-                              (here == 1 ? "mpirun has bound it to (--bind-to none)"
-                                         : std::to_string(here) + " stages share") +
+                              " cores of " + self.host +
+                              (here > 1     ? ", which " + std::to_string(here) + " stages share"
+                               : self.bound ? ", to which mpirun has bound it (--bind-to none)"
+                                            : "") +
                               "; start fewer there, or say --threads " + std::to_string(each));
     }
   }

@@ -93,10 +93,12 @@ class KubernetesTest(unittest.TestCase):
             worker = subprocess.Popen([SPILLWAY, *args], env=environment, stdout=log, stderr=log)
         self.addCleanup(worker.wait)
         self.addCleanup(worker.kill)
+        end = time.monotonic() + 60
         for probe in ("startupProbe", "readinessProbe"):
             url = f"http://127.0.0.1:{port}{self.container[probe]['httpGet']['path']}"
             while not self.answers(url):
                 self.assertIsNone(worker.poll(), (folder / "log").read_text())
+                self.assertLess(time.monotonic(), end, (folder / "log").read_text())
                 time.sleep(0.05)
         self.assertIn("pod-1", queue("workers"))
         queue("fetch", "--job", job, "--wait", "--output", folder / "results.jsonl")

@@ -182,6 +182,10 @@ TEST_CASE("stages of one host that have too few of its cores are told how many t
   CHECK(error.find(" of the " + std::to_string(cores) +
                    " cores of a, which 2 stages share; start fewer there, or say --threads " +
                    std::to_string(cores + 1)) != std::string::npos);
+  EngineFlags alone = flags;
+  alone.threads = 0;
+  CHECK(take_share(roll, 1, &alone).message().find(" cores of b; start fewer there") !=
+        std::string::npos);
   for (RankSelf& one : roll.ranks) one.cores = 4;
   EngineFlags some;
   CHECK(crowding_warning(roll, some).empty());
