@@ -6,8 +6,8 @@
 
 peers   One random opt-6.7b checkpoint for all, each system in a memory control group of 9 GiB that counts the page cache.
         accelerate: a prefill and a few decode steps are measured, the other steps projected from them (each is a pass over
-        the weights; the table says so). Spillway runs to its end: bf16 and 4-bit weights (these also by 8-bit products) on
-        the same block, then bf16 with larger blocks (--best-sequences), since a pass over the weights costs the same for
+        the weights; the table says so). Spillway runs to its end: bf16, 8-bit and 4-bit weights (these also by 8-bit
+        products) on the same block, then bf16 with larger blocks (--best-sequences), since a pass over the weights costs the same for
         32 sequences as for 300. With --llama-cpp, llama.cpp's llama-batched-bench in the same group: bf16, which its mmap
         reads again in every step, Q4_0, and Q4_0 with one sequence; Spillway then runs one sequence, too (Llama shapes).
         With --repeats, all systems in turns, and the run of the median; with --decode-steps, Spillway and llama.cpp, too,
@@ -313,6 +313,7 @@ def peers(bench, options):
         best = ["--kv-format", options.best_kv_format] if options.best_kv_format else []
         for name, model_format, sequences, own in [
             ("spillway-bf16", "bf16", options.prompts, []),
+            ("spillway-q8", "q8", options.prompts, ["--quantized-compute", "int8"]),
             ("spillway-q4", "q4", options.prompts, ["--quantized-compute", "float"]),
             ("spillway-q4-int8", "q4", options.prompts, ["--quantized-compute", "int8"]),
             *([("spillway-q4-int8-1", "q4", 1, ["--quantized-compute", "int8"])] if options.llama_cpp else []),

@@ -381,6 +381,25 @@ def check_documents():
     return errors
 
 
+KERNEL_REPORT = "docs/benchmarks/cuda_kernels.md"
+
+
+def check_kernels():
+    """Every CUDA kernel stands in the report of registers and spills, and no other does."""
+    declared = {}
+    for name in (f for f in CODE if f.startswith("kernels/cuda/") and f.endswith(".cu")):
+        for found in re.finditer(r"__global__.*?\b(\w+_kernel)\(", (ROOT / name).read_text(), re.DOTALL):
+            declared[name.rpartition("/")[2], found[1]] = name
+    lines = lines_of(KERNEL_REPORT)
+    rows = [(number, row) for number, line in enumerate(lines, 1)
+            if (row := re.match(r"\| (\w+\.cu) \| `(\w+)", line))]
+    reported = {row.group(1, 2) for _, row in rows}
+    errors = [(name, 1, f"{kernel} is not in {KERNEL_REPORT}; scripts/kernel_report.py writes it anew")
+              for (source, kernel), name in declared.items() if (source, kernel) not in reported]
+    return errors + [(KERNEL_REPORT, number, f"{row[1]} has no {row[2]}; scripts/kernel_report.py writes it anew")
+                     for number, row in rows if row.group(1, 2) not in declared]
+
+
 RULES = {
     "format": check_format,
     "layers": check_layers,
@@ -391,6 +410,7 @@ RULES = {
     "tests": check_tests,
     "mirror": check_mirror,
     "documents": check_documents,
+    "kernels": check_kernels,
     "headers": check_headers,
 }
 
