@@ -1,16 +1,19 @@
 #include "kernels/cpu/attention_codes.h"
 
+#include "kernels/cpu/gemm_int8.h"
+
 namespace spillway::cpu {
 
-bool attends_codes(int64_t head_size) {
 #if defined(__x86_64__)
-  static const bool vnni =
-      __builtin_cpu_supports("avx512vnni") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
-      __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0;
-  return vnni && codes_head_size(head_size);
-#else
-  return head_size < 0;
-#endif
+
+const Q4Steps& q4_steps(bool avx512) {
+  return avx512 && has_avx512_vnni() ? kQ4Vnni : kQ4Avx2;
 }
+
+const Q8Steps& q8_steps(bool avx512) {
+  return avx512 && has_avx512_vnni() ? kQ8Vnni : kQ8Avx2;
+}
+
+#endif
 
 }  // namespace spillway::cpu

@@ -1,13 +1,12 @@
-// A decode step over 4-bit and 8-bit rows of the cache as they lie there, by AVX-512 VNNI: a run of
-// 16 rows, for all query heads that share them (attention_q4.h, attention_q8.h; by AVX2:
-// attention_codes_avx2.h). Heads of whole groups alone, that is of a multiple of 64 numbers.
+// A decode step over 4-bit and 8-bit rows of the cache as they lie there: a run of 16 rows, for all
+// query heads that share them. Expanding 4-bit rows first costs several times what reading them
+// does. Heads of whole groups alone, that is of a multiple of 64 numbers.
 //
-// Each group of a query is rounded to integers of 16 bits, taken as two planes of signed bytes; the
-// softmax weights of a run's values, times the scales of its rows, to 16 bits beside the largest of
-// them. So a query's numbers and weights are off by 2^-16 of the largest beside them at most; the
-// cache itself by 2^-8 (8 bits) or 2^-5 (4 bits). Sums of integers are exact, in any order, and a
-// head's bits do not depend on the heads beside it. NaN and infinities in a query, a weight or a
-// scale become NaN.
+// Each group of a query is rounded to integers of 16 bits; the softmax weights of a run's values,
+// times the scales of its rows, to 16 bits beside the largest of them. So a query's numbers and
+// weights are off by 2^-16 of the largest beside them at most; the cache itself by 2^-8 (8 bits) or
+// 2^-5 (4 bits). Sums of integers are exact, in any order, and a head's bits do not depend on the
+// heads beside it. NaN and infinities in a query, a weight or a scale become NaN.
 #pragma once
 
 #include <cstddef>
@@ -24,11 +23,8 @@ constexpr bool codes_head_size(int64_t head_size) {
   return head_size % kGroup == 0 && head_size / kGroup <= int64_t{kCodesGroupsMax};
 }
 
-// Whether this CPU and head size are as above.
-bool attends_codes(int64_t head_size);
-
 // A query's numbers of one group: step * (256 planes[0] + planes[1]), four signed bytes a word, in
-// the order of the format's codes.
+// the order of the format's codes. (AVX2 has signed numbers of 16 bits instead.)
 struct CodesQueryGroup {
   uint32_t planes[2][kCodesGroup / 4];
   float step;
@@ -36,5 +32,54 @@ struct CodesQueryGroup {
 };
 // It takes the place of a query's floats.
 static_assert(sizeof(CodesQueryGroup) <= kCodesGroup * sizeof(float));
+
+// What both formats do.
+struct CodesSteps {
+  // In place of a query's floats: groups[0] up to groups[size / 64].
+  void (*round_query)(const float* q, size_t size, CodesQueryGroup* groups);
+
+  // scores[h][r] = q . k of all 16 rows of a run of keys and `heads` queries. Asks memory for as
+  // many bytes from `ahead` on as the run has.
+  void (*dot_run)(const std::byte* run, const std::byte* ahead, size_t size, size_t heads,
+                  const CodesQueryGroup* const* queries, float* const* scores);
+};
+
+// 4-bit rows (base/quantized.h):
+//
+//   q . k = sum over groups of step * (scale * sum(q n) + minimum * sum(q))
+//   sum of w v = sum of (w scale) n + sum of w minimum
+struct Q4Steps : CodesSteps {
+  // Adds the first `rows` rows of a run of values, times weights[h][r] >= 0 of 16 floats, to
+  // sums[h] [size], but for what their minima add, of which minima[h] [size / 64][16] has sums by
+  // row.
+  void (*sum_run)(const std::byte* run, const std::byte* ahead, size_t size, size_t rows,
+                  size_t heads, const float* const* weights, float* const* sums,
+                  float* const* minima);
+
+  // Adds the minima to the sums and puts these, which are in another order until then, in theirs.
+  void (*finish_sums)(const float* minima, size_t size, float* sums);
+};
+
+// 8-bit rows (base/quantized_rows.h):
+//
+//   q . k = scale of the row * sum over groups of step * sum(q n)
+struct Q8Steps : CodesSteps {
+  // Adds the first `rows` rows of a run of values, times weights[h][r] >= 0 of 16 floats, to
+  // sums[h] [size], whose numbers are in another order until order_sums(). At most 32 heads.
+  void (*sum_run)(const std::byte* run, const std::byte* ahead, size_t size, size_t rows,
+                  size_t heads, const float* const* weights, float* const* sums);
+  void (*order_sums)(size_t size, float* sums);
+};
+
+#if defined(__x86_64__)
+// By AVX-512 VNNI (attention_q4.cc, attention_q8.cc), and by AVX2, FMA and F16C
+// (attention_codes_avx2.cc). REQUIRES: a CPU that has them; codes_head_size() of the heads.
+extern const Q4Steps kQ4Vnni, kQ4Avx2;
+extern const Q8Steps kQ8Vnni, kQ8Avx2;
+
+// Those of this CPU: where it may be AVX-512 and has VNNI, the former. REQUIRES: AVX2.
+const Q4Steps& q4_steps(bool avx512);
+const Q8Steps& q8_steps(bool avx512);
+#endif
 
 }  // namespace spillway::cpu

@@ -1,4 +1,6 @@
-#include "kernels/cpu/attention_codes_avx2.h"
+// Decode steps over 4-bit and 8-bit rows of the cache by AVX2. Codes are widened to 16 bits once
+// for all query heads that share them, and multiplied by queries and weights of 16 bits.
+#include "kernels/cpu/attention_codes.h"
 
 #include "kernels/base/check.h"
 #include "kernels/kv_layout.h"
@@ -18,7 +20,7 @@
 
 HWY_PUSH_ATTRIBUTES("avx2,fma,f16c")
 
-namespace spillway::cpu::avx2 {
+namespace spillway::cpu {
 
 namespace {
 
@@ -316,8 +318,6 @@ inline __m256 eight_scales(const std::byte* row, size_t row_bytes) {
   return _mm256_load_ps(scales);
 }
 
-}  // namespace
-
 void round_q4_query(const float* q, size_t size, CodesQueryGroup* groups) {
   round_query<Q4>(q, size, groups);
 }
@@ -422,7 +422,12 @@ void order_q8_sums(size_t size, float* sums) {
   for (size_t first = 0; first < size; first += kCodesGroup) order<Q8>(sums + first);
 }
 
-}  // namespace spillway::cpu::avx2
+}  // namespace
+
+const Q4Steps kQ4Avx2 = {{&round_q4_query, &dot_q4_run}, &sum_q4_run, &finish_q4_sums};
+const Q8Steps kQ8Avx2 = {{&round_q8_query, &dot_q8_run}, &sum_q8_run, &order_q8_sums};
+
+}  // namespace spillway::cpu
 
 HWY_POP_ATTRIBUTES
 

@@ -7,9 +7,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/cpu/attention_body.h"
-#include "kernels/cpu/attention_codes_avx2.h"
-#include "kernels/cpu/attention_q4.h"
-#include "kernels/cpu/attention_q8.h"
+#include "kernels/cpu/attention_codes.h"
 #include "kernels/cpu/unroll.h"
 #include "kernels/kv_layout.h"
 
@@ -28,13 +26,6 @@ HWY_BEFORE_NAMESPACE();
 namespace spillway::cpu {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
-
-// Whose functions take packed rows of 4 and 8 bits.
-#if HWY_TARGET == HWY_AVX2
-namespace codes = ::spillway::cpu::avx2;
-#else
-namespace codes = ::spillway::cpu;
-#endif
 
 using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
@@ -366,10 +357,23 @@ HWY_INLINE Rows<T> rows_of(const HeadView& view, const std::byte* from, const st
 // The query heads' parts of the scratch.
 struct StepHeads {
   float *out[kStepHeadsMax], *q[kStepHeadsMax], *scores[kStepHeadsMax];
-  // Of packed rows (attention_q4.h, attention_q8.h); the rounded queries lie in `q`.
+  // Of packed rows (attention_codes.h); the rounded queries lie in `q`.
   float* minima[kStepHeadsMax];
   const CodesQueryGroup* rounded[kStepHeadsMax];
 };
+
+// Whether there are functions for packed rows, and which. (Tests narrow the choice of
+// instructions.)
+#undef SPILLWAY_PACKED_ROWS
+#define SPILLWAY_PACKED_ROWS (HWY_ARCH_X86_64 && HWY_TARGET <= HWY_AVX2)
+template <RowsAs kAs>
+const auto& steps_of() {
+#if SPILLWAY_PACKED_ROWS
+  constexpr bool kAvx512 = HWY_TARGET <= HWY_AVX3;
+  if constexpr (kAs == RowsAs::kPackedQ4) return q4_steps(kAvx512);
+  if constexpr (kAs == RowsAs::kPackedQ8) return q8_steps(kAvx512);
+#endif
+}
 
 size_t round_to_runs(size_t rows) {
   return (rows + kRun - 1) / kRun * kRun;
@@ -401,11 +405,7 @@ HWY_INLINE void score_run(const HeadView& view, const Run& run, const StepHeads&
   if constexpr (kAs == RowsAs::kPackedQ4 || kAs == RowsAs::kPackedQ8) {
     float* scores[kStepHeadsMax];
     for (size_t g = 0; g < group; ++g) scores[g] = heads.scores[h + g] + run.first;
-    if constexpr (kAs == RowsAs::kPackedQ4) {
-      codes::dot_q4_run(run.at, run.ahead, size, group, heads.rounded + h, scores);
-    } else {
-      codes::dot_q8_run(run.at, run.ahead, size, group, heads.rounded + h, scores);
-    }
+    steps_of<kAs>().dot_run(run.at, run.ahead, size, group, heads.rounded + h, scores);
   } else {
     const Rows<T> k = rows_of<T, kAs>(view, run.at, run.ahead, run.count, expanded);
     for_heads(group, [&](auto together, size_t first) {
@@ -432,10 +432,10 @@ HWY_INLINE void sum_run(const HeadView& view, const Run& run, const StepHeads& h
   const float* weights[kStepHeadsMax];
   for (size_t g = 0; g < group; ++g) weights[g] = heads.scores[h + g] + run.first;
   if constexpr (kAs == RowsAs::kPackedQ8) {
-    codes::sum_q8_run(run.at, run.ahead, size, run.count, group, weights, heads.out + h);
+    steps_of<kAs>().sum_run(run.at, run.ahead, size, run.count, group, weights, heads.out + h);
   } else if constexpr (kAs == RowsAs::kPackedQ4) {
-    codes::sum_q4_run(run.at, run.ahead, size, run.count, group, weights, heads.out + h,
-                      heads.minima + h);
+    steps_of<kAs>().sum_run(run.at, run.ahead, size, run.count, group, weights, heads.out + h,
+                            heads.minima + h);
   } else {
     const Rows<T> v = rows_of<T, kAs>(view, run.at, run.ahead, run.count, expanded);
     HWY_ALIGN float scaled[kSharedHeads * kRun];  // Weights times the rows' scales
@@ -493,12 +493,10 @@ void attend_rows(const StepView& step, float* HWY_RESTRICT scratch) {
     if constexpr (kPacked) {
       auto* rounded = reinterpret_cast<CodesQueryGroup*>(heads.q[h]);
       heads.rounded[h] = rounded;
+      steps_of<kAs>().round_query(at, size, rounded);
       if constexpr (kAs == RowsAs::kPackedQ4) {
-        codes::round_q4_query(at, size, rounded);
         heads.minima[h] = expanded + h * minima;
         std::fill_n(heads.minima[h], minima, 0.0f);
-      } else {
-        codes::round_q8_query(at, size, rounded);
       }
     } else {
       to_pair_order<T>(at, size, false, heads.q[h]);
@@ -533,9 +531,10 @@ void attend_rows(const StepView& step, float* HWY_RESTRICT scratch) {
     sum_run<T, kSize, kAs>(first_head, run, heads, h, group, expanded);
   });
   for (size_t h = 0; h < step.count; ++h) {
-    if constexpr (kAs == RowsAs::kPackedQ4)
-      codes::finish_q4_sums(heads.minima[h], size, heads.out[h]);
-    if constexpr (kAs == RowsAs::kPackedQ8) codes::order_q8_sums(size, heads.out[h]);
+    if constexpr (kAs == RowsAs::kPackedQ4) {
+      steps_of<kAs>().finish_sums(heads.minima[h], size, heads.out[h]);
+    }
+    if constexpr (kAs == RowsAs::kPackedQ8) steps_of<kAs>().order_sums(size, heads.out[h]);
     const float divisor = step.parts == nullptr ? totals[h] : 1.0f;
     for (size_t i = 0; i < size; ++i) heads.out[h][i] /= divisor;
     to_pair_order<T>(heads.out[h], size, true, heads.q[h]);
@@ -553,10 +552,8 @@ void attend_sized(const StepView& step, float* scratch) {
 
 void AttendStep(const StepView& step, float* scratch) {
   const Format format = step.heads[0].kv_format;
-// So tests that narrow the choice of instructions narrow this, too.
-#if HWY_TARGET <= HWY_AVX3 || HWY_TARGET == HWY_AVX2
-  const int64_t size = step.heads[0].head_size;
-  if (HWY_TARGET == HWY_AVX2 ? codes_head_size(size) : attends_codes(size)) {
+#if SPILLWAY_PACKED_ROWS
+  if (codes_head_size(step.heads[0].head_size)) {
     if (format == Format::kQ4) return attend_rows<float, 0, RowsAs::kPackedQ4>(step, scratch);
     if (format == Format::kQ8) return attend_rows<float, 0, RowsAs::kPackedQ8>(step, scratch);
   }

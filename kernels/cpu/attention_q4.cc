@@ -1,7 +1,5 @@
-#include "kernels/cpu/attention_q4.h"
-
-#include "kernels/base/check.h"
-#include "kernels/kv_layout.h"
+// Decode steps over 4-bit rows of the cache by AVX-512 VNNI.
+#include "kernels/cpu/attention_codes.h"
 
 #if defined(__x86_64__)
 
@@ -14,6 +12,7 @@
 #include "kernels/base/quantized.h"
 #include "kernels/cpu/attention_codes_inl.h"
 #include "kernels/cpu/unroll.h"
+#include "kernels/kv_layout.h"
 
 HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
 
@@ -125,8 +124,6 @@ inline __m512i load_codes(const std::byte* group) {
   return _mm512_and_si512(_mm512_maskz_srlv_epi32(kAll, twice, shifts), _mm512_set1_epi8(15));
 }
 
-}  // namespace
-
 void round_q4_query(const float* q, size_t size, CodesQueryGroup* groups) {
   for (size_t first = 0; first < size; first += kCodesGroup, ++groups) {
     const RoundedQuery rounded(q + first);
@@ -214,29 +211,12 @@ void finish_q4_sums(const float* minima, size_t size, float* sums) {
   }
 }
 
+}  // namespace
+
+const Q4Steps kQ4Vnni = {{&round_q4_query, &dot_q4_run}, &sum_q4_run, &finish_q4_sums};
+
 }  // namespace spillway::cpu
 
 HWY_POP_ATTRIBUTES
-
-#else
-
-namespace spillway::cpu {
-
-void round_q4_query(const float*, size_t, CodesQueryGroup*) {
-  SPILLWAY_CHECK(false);
-}
-void dot_q4_run(const std::byte*, const std::byte*, size_t, size_t, const CodesQueryGroup* const*,
-                float* const*) {
-  SPILLWAY_CHECK(false);
-}
-void sum_q4_run(const std::byte*, const std::byte*, size_t, size_t, size_t, const float* const*,
-                float* const*, float* const*) {
-  SPILLWAY_CHECK(false);
-}
-void finish_q4_sums(const float*, size_t, float*) {
-  SPILLWAY_CHECK(false);
-}
-
-}  // namespace spillway::cpu
 
 #endif

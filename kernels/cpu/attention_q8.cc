@@ -1,15 +1,15 @@
-#include "kernels/cpu/attention_q8.h"
-
-#include "kernels/base/check.h"
-#include "kernels/kv_layout.h"
+// Decode steps over 8-bit rows of the cache by AVX-512 VNNI.
+#include "kernels/cpu/attention_codes.h"
 
 #if defined(__x86_64__)
 
 #include <hwy/base.h>
 #include <immintrin.h>
 
+#include "kernels/base/check.h"
 #include "kernels/cpu/attention_codes_inl.h"
 #include "kernels/cpu/unroll.h"
+#include "kernels/kv_layout.h"
 
 HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
 
@@ -54,8 +54,6 @@ inline void load_words_by_row(const std::byte* group, const std::byte* ahead, si
     words[4 * quarter + 3] = _mm512_maskz_unpackhi_epi64(0xff, high_ab, high_cd);
   }
 }
-
-}  // namespace
 
 void round_q8_query(const float* q, size_t size, CodesQueryGroup* groups) {
   for (size_t first = 0; first < size; first += kCodesGroup, ++groups) {
@@ -117,29 +115,12 @@ void order_q8_sums(size_t size, float* sums) {
   for (size_t first = 0; first < size; first += kCodesGroup) order_bytes(sums + first);
 }
 
+}  // namespace
+
+const Q8Steps kQ8Vnni = {{&round_q8_query, &dot_q8_run}, &sum_q8_run, &order_q8_sums};
+
 }  // namespace spillway::cpu
 
 HWY_POP_ATTRIBUTES
-
-#else
-
-namespace spillway::cpu {
-
-void round_q8_query(const float*, size_t, CodesQueryGroup*) {
-  SPILLWAY_CHECK(false);
-}
-void dot_q8_run(const std::byte*, const std::byte*, size_t, size_t, const CodesQueryGroup* const*,
-                float* const*) {
-  SPILLWAY_CHECK(false);
-}
-void sum_q8_run(const std::byte*, const std::byte*, size_t, size_t, size_t, const float* const*,
-                float* const*) {
-  SPILLWAY_CHECK(false);
-}
-void order_q8_sums(size_t, float*) {
-  SPILLWAY_CHECK(false);
-}
-
-}  // namespace spillway::cpu
 
 #endif

@@ -33,10 +33,7 @@ int64_t stretches_of(int64_t columns) {
 const Int8Bodies* vector_bodies() {
 #if defined(__x86_64__)
   static const Int8Bodies* const best = [] {
-    if (__builtin_cpu_supports("avx512vnni") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
-        __builtin_cpu_supports("avx512vl") != 0) {
-      return &kInt8Vnni;
-    }
+    if (has_avx512_vnni()) return &kInt8Vnni;
     if (has_avx_vnni()) return &kInt8AvxVnni;
     return has_avx2() ? &kInt8Avx2 : nullptr;
   }();
@@ -54,6 +51,17 @@ bool has_avx_vnni() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   return has_avx2() && __get_cpuid_count(kFeatures, 1, &eax, &ebx, &ecx, &edx) != 0 &&
          (eax & kAvxVnni) != 0;
+#else
+  return false;
+#endif
+}
+
+bool has_avx512_vnni() {
+#if defined(__x86_64__)
+  static const bool has =
+      __builtin_cpu_supports("avx512vnni") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
+      __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0;
+  return has;
 #else
   return false;
 #endif

@@ -50,6 +50,7 @@ namespace spillway::cpu {
 // Whether this CPU has instructions for it: AVX-512 VNNI, AVX-VNNI, else AVX2; for many rows, AMX.
 bool has_int8();
 bool has_avx_vnni();
+bool has_avx512_vnni();
 
 // Activations in 8 bits, for weights of `format`. `quads` is [strip][quad][row in strip], four
 // inputs of a byte each: for weights of 4 bits, of every eight inputs first the even ones, then the

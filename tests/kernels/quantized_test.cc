@@ -339,7 +339,7 @@ struct DecodeCase {
   }
 };
 
-// By AVX-512 VNNI and AVX2 products with packed rows are of integers (cpu/attention_codes.h);
+// From AVX2 on products with packed rows are of integers (cpu/attention_codes.h);
 // elsewhere 8-bit rows are scaled as a whole.
 TEST_CASE("a decode step over quantised rows is that over the expanded rows") {
   const auto device = open_cpu_device(2).value();
@@ -352,12 +352,8 @@ TEST_CASE("a decode step over quantised rows is that over the expanded rows") {
     narrow.fill(*stream, false);
     f32.fill(*stream, true);
     const auto expected = f32.decode(*stream, true), found = narrow.decode(*stream, true);
-    const int64_t targets = hwy::SupportedTargets();
-    const bool by_avx512 = (targets & (HWY_AVX3 | (HWY_AVX3 - 1))) != 0;
-    const bool by_avx2 = !by_avx512 && (targets & HWY_AVX2) != 0;
-    const bool packed =
-        by_avx512 ? cpu::attends_codes(head_size) : by_avx2 && cpu::codes_head_size(head_size);
-    if (packed) {
+    const bool has_avx2 = (hwy::SupportedTargets() & (HWY_AVX2 | (HWY_AVX2 - 1))) != 0;
+    if (has_avx2 && cpu::codes_head_size(head_size)) {
       CHECK(test::relative_error(found, expected) < 5e-5);
     } else if (format == Format::kQ8) {
       CHECK(test::relative_error(found, expected) < 2e-6);

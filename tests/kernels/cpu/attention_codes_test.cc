@@ -7,9 +7,7 @@
 #include <cmath>
 
 #include "kernels/base/quantized.h"
-#include "kernels/cpu/attention_codes_avx2.h"
-#include "kernels/cpu/attention_q4.h"
-#include "kernels/cpu/attention_q8.h"
+#include "kernels/cpu/gemm_int8.h"
 #include "kernels/kv_layout.h"
 #include "tests/support/random_data.h"
 #include "tests/support/skip.h"
@@ -24,28 +22,20 @@ constexpr size_t kRows = kKvBlockRows;
 // The functions for one set of instructions.
 struct Functions {
   const char* instructions;
-  decltype(&cpu::round_q4_query) round_q4, round_q8;
-  decltype(&cpu::dot_q4_run) dot_q4, dot_q8;
-  decltype(&cpu::sum_q4_run) sum_q4;
-  decltype(&cpu::sum_q8_run) sum_q8;
-  decltype(&cpu::finish_q4_sums) finish_q4;
-  decltype(&cpu::order_q8_sums) order_q8;
+  const cpu::Q4Steps* q4;
+  const cpu::Q8Steps* q8;
+  const cpu::CodesSteps& of(Format format) const {
+    return format == Format::kQ4 ? static_cast<const cpu::CodesSteps&>(*q4) : *q8;
+  }
 };
 
 // Those that this CPU has.
 std::vector<Functions> all_functions() {
   std::vector<Functions> all;
 #if defined(__x86_64__)
-  if (cpu::attends_codes(64)) {
-    all.push_back({"AVX-512 VNNI", cpu::round_q4_query, cpu::round_q8_query, cpu::dot_q4_run,
-                   cpu::dot_q8_run, cpu::sum_q4_run, cpu::sum_q8_run, cpu::finish_q4_sums,
-                   cpu::order_q8_sums});
-  }
+  if (cpu::has_avx512_vnni()) all.push_back({"AVX-512 VNNI", &cpu::kQ4Vnni, &cpu::kQ8Vnni});
   if ((hwy::SupportedTargets() & HWY_AVX2) != 0) {
-    namespace avx2 = cpu::avx2;
-    all.push_back({"AVX2", avx2::round_q4_query, avx2::round_q8_query, avx2::dot_q4_run,
-                   avx2::dot_q8_run, avx2::sum_q4_run, avx2::sum_q8_run, avx2::finish_q4_sums,
-                   avx2::order_q8_sums});
+    all.push_back({"AVX2", &cpu::kQ4Avx2, &cpu::kQ8Avx2});
   }
 #endif
   return all;
@@ -99,8 +89,8 @@ struct Queries {
     for (const auto& one : rounded) at.push_back(one.data());
   }
   void round() {
-    const auto round = format == Format::kQ4 ? functions.round_q4 : functions.round_q8;
-    round(heads.back().data(), heads.back().size(), rounded.back().data());
+    functions.of(format).round_query(heads.back().data(), heads.back().size(),
+                                     rounded.back().data());
   }
 };
 
@@ -108,9 +98,8 @@ std::vector<std::vector<float>> dot(PackedRun& run, const Queries& queries) {
   std::vector<std::vector<float>> scores(queries.at.size(), std::vector<float>(kRows, NAN));
   std::vector<float*> to;
   for (auto& head : scores) to.push_back(head.data());
-  const Functions& by = queries.functions;
-  const auto dot_run = run.format == Format::kQ4 ? by.dot_q4 : by.dot_q8;
-  dot_run(run.bytes.data(), run.bytes.data(), run.size, to.size(), queries.at.data(), to.data());
+  const cpu::CodesSteps& by = queries.functions.of(run.format);
+  by.dot_run(run.bytes.data(), run.bytes.data(), run.size, to.size(), queries.at.data(), to.data());
   return scores;
 }
 
@@ -129,11 +118,11 @@ std::vector<std::vector<float>> sum(const Functions& by, PackedRun& run, size_t 
   }
   const std::byte* const bytes = run.bytes.data();
   if (run.format == Format::kQ8) {
-    by.sum_q8(bytes, bytes, run.size, rows, count, from.data(), to.data());
-    for (float* const one : to) by.order_q8(run.size, one);
+    by.q8->sum_run(bytes, bytes, run.size, rows, count, from.data(), to.data());
+    for (float* const one : to) by.q8->order_sums(run.size, one);
   } else {
-    by.sum_q4(bytes, bytes, run.size, rows, count, from.data(), to.data(), lowest.data());
-    for (size_t h = 0; h < count; ++h) by.finish_q4(lowest[h], run.size, to[h]);
+    by.q4->sum_run(bytes, bytes, run.size, rows, count, from.data(), to.data(), lowest.data());
+    for (size_t h = 0; h < count; ++h) by.q4->finish_sums(lowest[h], run.size, to[h]);
   }
   return sums;
 }
@@ -279,9 +268,17 @@ TEST_CASE("sums of packed values agree with their definition, of the rows in use
   for_each(check_sums);
 }
 
+TEST_CASE("a CPU with AVX-512 and no VNNI has the functions for AVX2") {
+#if defined(__x86_64__)
+  CHECK(&cpu::q4_steps(false) == &cpu::kQ4Avx2);
+  CHECK(&cpu::q8_steps(false) == &cpu::kQ8Avx2);
+  CHECK((&cpu::q4_steps(true) == &cpu::kQ4Vnni) == cpu::has_avx512_vnni());
+  CHECK((&cpu::q8_steps(true) == &cpu::kQ8Vnni) == cpu::has_avx512_vnni());
+#endif
+}
+
 TEST_CASE("heads of whole groups alone are read packed") {
   for (const int64_t size : {5, 20, 80, 96, 1088}) {
-    CHECK_FALSE(cpu::attends_codes(size));
     CHECK_FALSE(cpu::codes_head_size(size));
   }
 }
