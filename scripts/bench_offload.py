@@ -5,7 +5,7 @@
     scripts/bench_offload.py stream --work DIR --spillway build/release/spillway --file MODEL.spill
 
 peers   One random opt-6.7b checkpoint for all, each system in a memory control group of 9 GiB that counts the page cache.
-        accelerate: a prefill and a few decode steps are measured, the other steps projected from them (each is a pass over
+        accelerate, in bfloat16 or in float32, whichever the CPU multiplies faster: a prefill and a few decode steps are measured, the other steps projected from them (each is a pass over
         the weights; the table says so). Spillway runs to its end: bf16, 8-bit and 4-bit weights (these also by 8-bit
         products) on the same block, then bf16 with larger blocks (--best-sequences), since a pass over the weights costs the same for
         32 sequences as for 300. With --llama-cpp, llama.cpp's llama-batched-bench in the same group: bf16, which its mmap
@@ -118,7 +118,7 @@ class Offload(bench_peers.Bench):
         return {
             "system": "transformers + accelerate",
             "version": found["version"],
-            "format": "bf16",
+            "format": {"bfloat16": "bf16", "float32": "f32"}[found["dtype"]],
             "sequences": options.prompts,
             "prefill_seconds": found["prefill_seconds"],
             "step_seconds": step,
