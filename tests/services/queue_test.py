@@ -100,9 +100,9 @@ class Queue(unittest.TestCase):
         self.run_spillway("batch", DEMO, "--input", path, "--output", output, "--host-memory", "4GiB")
         return results(output)
 
-    def fetch(self, job, path, *options):
+    def fetch(self, job, path, *options, status=0):
         output = pathlib.Path(f"{path}.{job}.fetched")
-        self.run_spillway("queue", "fetch", "--job", job, "--output", output, *options)
+        self.run_spillway("queue", "fetch", "--job", job, "--output", output, *options, status=status)
         return results(output)
 
     def log_tail(self):
@@ -137,7 +137,7 @@ class Queue(unittest.TestCase):
         for each in (other, forced, again):
             self.run_spillway("queue", "cancel", "--job", each)
         # What did not run says so, in the file's order.
-        codes = [line["error"]["code"] for line in self.fetch(job, path)]
+        codes = [line["error"]["code"] for line in self.fetch(job, path, status=1)]
         self.assertEqual(codes, ["batch_cancelled"] * 5)
 
     def test_bad_input(self):
@@ -193,6 +193,14 @@ class Queue(unittest.TestCase):
         finally:
             self.stop_worker(worker)
         self.assertEqual(status["state"], "queued")
+
+    def test_named_format_is_that_of_the_weights(self):
+        path = self.folder / "named.jsonl"
+        write_rows(path, map(row, range(3)))
+        job = self.submit(path, "--format", "q4")  # Its LM head is in q8.
+        self.run_spillway("work", DEMO, "--until-done", "--format", "q4", *ENGINE)
+        self.assertEqual(self.status(job)["state"], "done")
+        self.fetch(job, path)
 
     def test_copies_of_a_model_answer_alike(self):
         copy = self.folder / "copy" / "demo"

@@ -74,7 +74,7 @@ ServedModel view_of(std::shared_ptr<Runtime> runtime) {
   view.context.kv_rule = plan.kv_rule();
   view.identity =
       identity_of(runtime->source(), plan.formats_text(), plan.kv_format(), plan.in_int8);
-  view.format = plan.formats_text();
+  view.format = plan.in_named_format ? std::string(format_name(plan.format)) : plan.formats_text();
   view.kv_format = format_name(plan.kv_format());
   view.block = plan.block_sequences();
   view.scheduler = &runtime->scheduler();

@@ -15,6 +15,7 @@
 #include "kernels/base/format.h"
 #include "kernels/base/quote.h"
 #include "kernels/base/units.h"
+#include "policy/kv_rule.h"
 #include "server/batches/batch_input.h"
 #include "server/batches/batch_progress.h"
 #include "server/cli/batch/batch_output.h"
@@ -197,7 +198,9 @@ Status fetch(const QueueFlags& flags, PatientDatabase& database) {
     say("Rows that failed or did not run say why in their \"error\".");
   }
   say("Output: " + flags.output);
-  return {};
+  if (job.state == "done") return {};
+  return {Code::kIoError, "job " + std::to_string(job.id) + " is " + job.state +
+                              ": the rows that did not run are errors in the output"};
 }
 
 Status show_job(const QueueFlags& flags, PatientDatabase& database) {
@@ -236,17 +239,35 @@ Status retry(const QueueFlags& flags, PatientDatabase& database) {
   return {};
 }
 
-Setting choice_of_format(std::string name, std::string* field, std::string help) {
+// What a worker has to have: refused where none can.
+Setting demand(std::string name, std::string meaning, std::string* field, std::string help,
+               bool (*exists)(const std::string&)) {
   Setting setting;
   setting.name = std::move(name);
-  setting.meaning = "FORMAT";
+  setting.meaning = std::move(meaning);
   setting.help = std::move(help);
-  setting.assign = [field](const std::string& text) -> Status {
-    if (!format_of_name(text)) return invalid_argument(in_quotes(text) + " is no number format");
+  setting.assign = [field, exists, names = setting.meaning](const std::string& text) -> Status {
+    if (!exists(text)) return invalid_argument(in_quotes(text) + " is not one of " + names);
     *field = text;
     return {};
   };
   return setting;
+}
+
+// A name of --format, or several, as `queue workers` shows those of files that have others.
+bool are_formats(const std::string& text) {
+  constexpr std::string_view kAnd = " and ";
+  size_t at = 0;
+  for (size_t end = text.find(kAnd); end != std::string::npos; end = text.find(kAnd, at)) {
+    if (!format_of_name(text.substr(at, end - at))) return false;
+    at = end + kAnd.size();
+  }
+  return format_of_name(text.substr(at)).has_value();
+}
+
+bool is_kv_format(const std::string& text) {
+  const auto format = format_of_name(text);
+  return format && format_traits(*format).kv_cache;
 }
 
 bool has_password(const std::string& url) {
@@ -283,11 +304,13 @@ void add_flags(Settings& settings, QueueFlags* flags) {
   settings.add_text("model", &flags->model, "NAME",
                     "the model's name, as its workers have it (the name of its folder or file, or "
                     "their --served-model-name)");
-  settings.add(choice_of_format("format", &flags->format,
-                                "only workers whose weights have this format may take it"));
-  settings.add(choice_of_format("kv-format", &flags->kv_format,
-                                "likewise for the format of their KV cache"));
-  settings.add_text("kv-rule", &flags->kv_rule, "RULE", "likewise for their KV rule");
+  settings.add(demand("format", format_names("|"), &flags->format,
+                      "only workers whose weights have this format may take it", are_formats));
+  settings.add(demand("kv-format", format_names("|", {}, true), &flags->kv_format,
+                      "likewise for the format of their KV cache", is_kv_format));
+  settings.add(demand("kv-rule", "full|h2o|window|random|snap", &flags->kv_rule,
+                      "likewise for their KV rule",
+                      [](const std::string& text) { return kv_rule_of_name(text).has_value(); }));
   settings.add_seed("seed", &flags->seed, "of samples of rows that name none");
   settings.add_integer("priority", &flags->priority, -1'000'000, 1'000'000,
                        "jobs with a lower one go first");

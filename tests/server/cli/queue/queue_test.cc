@@ -66,6 +66,9 @@ TEST_CASE("values of the queue's flags are checked, and the database's is never 
            {"status", kDatabase, "--job", "0"},
            {"status", kDatabase, "--job", "3x"},
            {"submit", kDatabase, "--input", "x", "--model", "m", "--format", "q5"},
+           {"submit", kDatabase, "--input", "x", "--model", "m", "--format", "q4 and "},
+           {"submit", kDatabase, "--input", "x", "--model", "m", "--kv-format", "q4_1"},
+           {"submit", kDatabase, "--input", "x", "--model", "m", "--kv-rule", "h20"},
            {"submit", kDatabase, "--input", "x", "--model", "m", "--deadline", "soon"},
            {"submit", kDatabase, "--input", "x", "--model", "m", "--attempts", "1"},
            {"status", kDatabase}}) {
