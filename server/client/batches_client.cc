@@ -9,6 +9,7 @@
 #include <span>
 #include <utility>
 
+#include "kernels/base/clock.h"
 #include "kernels/base/quote.h"
 #include "offload/io/file.h"
 #include "server/http/random_id.h"
@@ -209,13 +210,23 @@ Result<RemoteBatch> BatchesClient::create(const std::string& file, const std::st
       Json{{"input_file_id", file}, {"endpoint", endpoint}, {"completion_window", window}}.dump(
           -1, ' ', false, Json::error_handler_t::replace);
   call.to_its_end = true;
-  while (true) {
+  const PatientCaller::Options& options = caller_.options();
+  const double until = steady_seconds() + options.patience_seconds;
+  for (double pause = options.first_pause_seconds;;
+       pause = std::min(2 * pause, options.pause_seconds_max)) {
     SPILLWAY_ASSIGN_OR_RETURN(const HttpReply reply, caller_.call(call, /*once=*/true));
-    if (reply.status != 0) return read_batch(reply, address(), "starting the batch");
+    if (!PatientCaller::may_have_arrived(reply)) {
+      return read_batch(reply, address(), "starting the batch");
+    }
     // The file is of this call alone, so that a batch over it can only be the one that was asked
-    // for.
+    // for. (A server behind a proxy that waited no longer may still be making it.)
+    SPILLWAY_RETURN_IF_ERROR(caller_.pause(pause));
     Result<RemoteBatch> made = batch_over(file);
     if (made.ok() || made.status().code() != Code::kNotFound) return made;
+    if (steady_seconds() >= until) {
+      if (reply.status != 0) return error_of(reply, "starting the batch");
+      return Status(Code::kIoError, reply.trouble);
+    }
   }
 }
 

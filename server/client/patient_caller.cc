@@ -26,6 +26,10 @@ std::string reason(const HttpReply& reply, const ServerAddress& address) {
 
 }  // namespace
 
+bool PatientCaller::may_have_arrived(const HttpReply& reply) {
+  return reply.status == 0 ? reply.sent : reply.status == 502 || reply.status == 504;
+}
+
 Status PatientCaller::pause(double seconds) const {
   const auto end = Clock::now() + std::chrono::duration<double>(seconds);
   while (!interrupted()) {
@@ -56,8 +60,8 @@ Result<HttpReply> PatientCaller::call(const std::function<Result<HttpCall>()>& m
     if (reply.status == 0 && !has_answered_) {
       return Status(Code::kIoError, why + "; is the server running, and is this its address?");
     }
-    if (reply.status == 0 && once && reply.sent) return reply;
     if (reply.status != 0) has_answered_ = true;
+    if (once && may_have_arrived(reply)) return reply;
     const Clock::time_point now = Clock::now();
     if (!outage) {
       outage = now;

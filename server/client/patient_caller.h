@@ -26,16 +26,21 @@ class PatientCaller {
 
   // Calls until an answer comes that another try would not change, whatever its status. `make`
   // makes the call anew for each try. With `once` a call that may have arrived is not repeated, and
-  // comes back without a status. When the patience is at its end, the last answer comes back, or
-  // kIoError where there is none; a server that has never answered is not waited for, kIoError.
-  // Other errors are those of HttpCaller::call() and `make`.
+  // comes back as it ended (may_have_arrived()). When the patience is at its end, the last answer
+  // comes back, or kIoError where there is none; a server that has never answered is not waited
+  // for, kIoError. Other errors are those of HttpCaller::call() and `make`.
   Result<HttpReply> call(const std::function<Result<HttpCall>()>& make, bool once = false);
   Result<HttpReply> call(const HttpCall& call, bool once = false);
+
+  // Whether the server may have carried out a call that ended so: the connection was lost, or a
+  // proxy's was, or it waited no longer.
+  static bool may_have_arrived(const HttpReply& reply);
 
   // Waits. kCancelled: it was interrupted.
   Status pause(double seconds) const;
 
   const ServerAddress& address() const { return caller_.address(); }
+  const Options& options() const { return options_; }
   bool interrupted() const { return caller_.interrupted(); }
 
  private:

@@ -17,10 +17,12 @@ namespace {
 using test::batch_line;
 using test::BatchServer;
 
-BatchesClient client_of(const std::string& url, const std::string& key = "") {
+BatchesClient client_of(const std::string& url, const std::string& key = "",
+                        double patience_seconds = 600) {
   HttpCaller::Options calls;
   calls.api_key = key;
   PatientCaller::Options patience;
+  patience.patience_seconds = patience_seconds;
   patience.first_pause_seconds = 0.02;
   patience.pause_seconds_max = 0.1;
   return BatchesClient(
@@ -166,6 +168,7 @@ void answer(const ExchangePtr& exchange, const Json& body, int status = 200) {
 }
 
 TEST_CASE("a batch whose making was not confirmed is found instead of made twice") {
+  const int status = GENERATE(0, 502, 504);  // Of proxies; 0: the connection is lost
   std::mutex mutex;
   int made = 0;
   const auto server = serve([&](const HttpRequest& request, const ExchangePtr& exchange) {
@@ -173,7 +176,7 @@ TEST_CASE("a batch whose making was not confirmed is found instead of made twice
     const Json batch = {{"id", "batch_1"}, {"status", "validating"}, {"input_file_id", "file-1"}};
     if (request.method == "POST") {
       ++made;
-      return exchange->abort();
+      return status == 0 ? exchange->abort() : answer(exchange, "the upstream is away", status);
     }
     if (request.path == "/v1/batches/batch_1") return answer(exchange, batch);
     answer(exchange, {{"data", {{{"id", "batch_0"}, {"input_file_id", "file-0"}}, batch}}});
@@ -182,6 +185,22 @@ TEST_CASE("a batch whose making was not confirmed is found instead of made twice
   REQUIRE(client.retrieve("batch_1").ok());  // The server is known to be there.
   CHECK(client.create("file-1", "/v1/completions", "24h")->id == "batch_1");
   CHECK(made == 1);
+}
+
+TEST_CASE("a batch that is never made ends in an error when the patience does") {
+  std::mutex mutex;
+  int tries = 0;
+  const auto server = serve([&](const HttpRequest& request, const ExchangePtr& exchange) {
+    const std::lock_guard lock(mutex);
+    if (request.method == "GET") return answer(exchange, {{"data", Json::array()}});
+    ++tries;
+    answer(exchange, {{"error", {{"message", "upstream timed out"}}}}, 504);
+  });
+  BatchesClient client = client_of(server->url(), "", 0.3);
+  const Status status = client.create("file-1", "/v1/completions", "24h").status();
+  CHECK(status.code() == Code::kIoError);
+  CHECK_THAT(std::string(status.message()), Catch::Contains("starting the batch"));
+  CHECK(tries > 1);
 }
 
 TEST_CASE("what another program answers is taken for nothing") {
