@@ -19,7 +19,8 @@ IgnoredParameters read_ignored(FieldReader& fields, bool strict) {
   // give another cache than asked for.
   for (const std::string_view name : fields.unknown_names()) {
     const bool safe = is_safe_name(name);
-    if (name.starts_with("kv_") || name.starts_with("kv-")) {
+    const bool is_null = fields.find(std::string(name).c_str()) == nullptr;
+    if (!is_null && (name.starts_with("kv_") || name.starts_with("kv-"))) {
       fields.fail(unknown_parameter(safe ? name : ""));
       break;
     }

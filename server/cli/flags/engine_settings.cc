@@ -175,6 +175,7 @@ void add_placement_flags(Settings& settings, EngineFlags* flags) {
                        "of the threads, the memory and the KV cache; the tokens stay the same");
   add_optional(settings, "gpus", &flags->gpus, "N,N,...",
                "share every layer among these CUDA devices, a rank each", parse_gpus);
+  settings.same("ranks", "gpus");  // GPUs that are named now, not as many as a plan found
   settings.add_integer(
       "stages", &flags->stages, 1, kStagesMax,
       "for serve, batch and bench: the model lies in so many processes, each with a "

@@ -30,7 +30,7 @@ constexpr std::string_view kSequences = "use --block N (sequences at once)";
 constexpr std::string_view kMicroBatch = "use --micro-batch N (sequences)";
 constexpr std::string_view kPrefixCache =
     "use --prefix-cache SIZE|off (serve and batch share beginnings unless told off)";
-constexpr std::string_view kKvFormat = "use --kv-format f32|bf16|f16|q4";
+constexpr std::string_view kKvFormat = "use --kv-format f32|bf16|f16|q4|q8";
 constexpr std::string_view kFormat =
     "use --format f32|bf16|f16|q8|q8_1|q4_1|q4 (bfloat16: --format bf16)";
 constexpr std::string_view kQuantize =
@@ -41,7 +41,14 @@ constexpr std::string_view kPerRequest = "it is a field of each request here; se
 constexpr std::string_view kPenalty =
     "use --repetition-penalty X (generate) or repetition_penalty in the request";
 constexpr std::string_view kTls = "let a reverse proxy in front do TLS";
-constexpr std::string_view kGpu = "one device computes; choose it with --gpu N";
+constexpr std::string_view kGpu =
+    "use --gpus 0,1,... (GPUs that share every layer), or --ranks N on a CPU";
+constexpr std::string_view kPipeline =
+    "use --stages N (processes that have some layers each, started by mpirun or srun)";
+constexpr std::string_view kCopies =
+    "start one for each copy of the model: behind a proxy (serve), or with `spillway work` over "
+    "one "
+    "queue";
 constexpr std::string_view kNotNeeded = "leave it out: nothing like it is needed here";
 constexpr std::string_view kTemplate =
     "the template is the model's own (chat_template.jinja beside its config.json)";
@@ -143,10 +150,10 @@ constexpr ForeignName kFlags[] = {
     {"--tensor-parallel-size", kGpu},
     {"-tp", kGpu},
     {"--tp-size", kGpu},
-    {"--pipeline-parallel-size", kGpu},
-    {"-pp", kGpu},
-    {"--data-parallel-size", kGpu},
-    {"-dp", kGpu},
+    {"--pipeline-parallel-size", kPipeline},
+    {"-pp", kPipeline},
+    {"--data-parallel-size", kCopies},
+    {"-dp", kCopies},
     {"--split-mode", kGpu},
     {"-sm", kGpu},
     {"--tensor-split", kGpu},

@@ -106,8 +106,10 @@ void add_serve_flags(Settings& settings, State* state) {
   settings.add_text("api-key-file", &state->api_key_file, "FILE",
                     "a file with more keys, one a line, with limits of its own behind it, such as "
                     "'KEY slots=8'; '#' begins a comment");
-  settings.add_integer("queue-max", &flags.queue_max, 0, 1'000'000,
-                       "sequences running and waiting before 429; 0: what the scheduler takes");
+  settings.add_integer(
+      "queue-max", &flags.queue_max, 0, 1'000'000,
+      "sequences running and waiting before 429, the last eighth of them for clients "
+      "that have less than that; 0: what the scheduler takes");
   settings.add_integer("request-seconds-max", &flags.request_seconds_max, 0, 31'536'000,
                        "longest time of one request; 0: no bound");
   settings.add_integer("stall-seconds", &flags.stall_seconds, 0, 31'536'000,

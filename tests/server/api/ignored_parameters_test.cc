@@ -31,6 +31,10 @@ TEST_CASE("a misspelt name of ours is refused always, any other when strict") {
   read_ignored(lenient, false);
   REQUIRE(lenient.failed());
   CHECK(lenient.error().param == "kv_rules");
+  const nlohmann::json null = {{"kv_transfer_params", nullptr}};  // As vLLM's routers send it
+  FieldReader absent(null);
+  CHECK(read_ignored(absent, false).names == std::vector<std::string>{"kv_transfer_params"});
+  CHECK_FALSE(absent.failed());
   const nlohmann::json other = {{"foo", 1}};
   FieldReader strict(other);
   CHECK(read_ignored(strict, true).names.empty());

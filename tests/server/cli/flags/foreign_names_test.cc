@@ -6,6 +6,7 @@
 #include <fstream>
 #include <set>
 
+#include "kernels/base/format.h"
 #include "server/cli/batch/batch.h"
 #include "server/cli/bench/bench.h"
 #include "server/cli/cache/cache.h"
@@ -64,6 +65,10 @@ std::set<std::string> flags_in(const std::string& text) {
 TEST_CASE("flags of other servers are answered with ours") {
   CHECK(foreign_flag_hint("--dtype").find("--format") != std::string::npos);
   CHECK(foreign_flag_hint("-ngl").find("--weights") != std::string::npos);
+  CHECK(foreign_flag_hint("-tp").find("--gpus") != std::string::npos);
+  CHECK(foreign_flag_hint("-pp").find("--stages") != std::string::npos);
+  CHECK_THAT(std::string(foreign_flag_hint("-ctk")),
+             Catch::EndsWith("--kv-format " + format_names("|", {}, true)));
   CHECK(foreign_flag_hint("--scheduling-policy").find("--priority") != std::string::npos);
   CHECK(foreign_flag_hint("--block").empty());
   CHECK(foreign_flag_hint("").empty());

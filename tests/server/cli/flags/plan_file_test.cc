@@ -45,6 +45,12 @@ TEST_CASE_METHOD(Fixture, "a plan sets what nobody else did") {
   CHECK(flags.ranks == 2);
 }
 
+TEST_CASE_METHOD(Fixture, "GPUs that are named count, not as many ranks as the plan has") {
+  REQUIRE(read(R"({"version": 1, "ranks": 2})", {{"gpus", "0,1,2,3"}}).ok());
+  CHECK(flags.rank_count() == 4);
+  CHECK(validate(flags).ok());
+}
+
 TEST_CASE_METHOD(Fixture, "another KV rule than the plan's starts from its own amounts") {
   const std::string h2o = R"({"version": 1, "kv_rule": "h2o", "kv_heavy": 0.3, "kv_recent": 7,
                               "kv_ratio_of": "prompt"})";
