@@ -1,5 +1,5 @@
-// AVX2: bytes are multiplied and added in pairs to 16 bits, which the products here never overflow,
-// then in pairs again to 32.
+// AVX2: bytes are multiplied and added in pairs to 16 bits, which the products here never overflow
+// (several of nibbles are added there), then in pairs again to 32.
 #include "kernels/cpu/gemm_int8.h"
 
 #if defined(__x86_64__)
@@ -42,14 +42,52 @@ struct Dots {
   __m256i ones;
 };
 
-// Four products of at most 15 * 127 fit 16 bits.
-inline Ints dot(Ints sum, const Dots& dots, Bytes even, Bytes odd, const uint32_t* quads,
-                int apart) {
-  const __m256i a = _mm256_set1_epi32(static_cast<int>(quads[0]));
-  const __m256i b = _mm256_set1_epi32(static_cast<int>(quads[apart]));
-  const __m256i pair_sums =
-      _mm256_add_epi16(_mm256_maddubs_epi16(even, a), _mm256_maddubs_epi16(odd, b));
-  return _mm256_add_epi32(sum, _mm256_madd_epi16(pair_sums, dots.ones));
+using Quad = Bytes;
+inline Quad quad_of(const uint32_t* from) {
+  return _mm256_set1_epi32(static_cast<int>(*from));
+}
+
+// Sixteen products of at most 15 * 127 fit 16 bits, so those of four words are widened together: an
+// instruction that multiplies is what there are too few of.
+constexpr int kWordsTogether = 4;
+static_assert(4 * kWordsTogether * 15 * 127 <= std::numeric_limits<int16_t>::max());
+
+template <int kRows, int kVectors, int kWords, class WordsAt, class Note>
+inline void dot_group(const Dots& dots, const WordsAt& words_at, const uint32_t* quads,
+                      Ints (&sums)[kRows][kVectors], const Note& note) {
+  static_assert(kWords % kWordsTogether == 0);
+  for (auto& row : sums) std::fill(row, row + kVectors, zero_ints());
+    // Neither loop is unrolled: g++ 12 would load all activations first, and keep them in memory.
+#pragma GCC unroll 1
+  for (int first = 0; first < kWords; first += kWordsTogether) {
+    __m256i narrow[kRows][kVectors];
+    for (auto& row : narrow) std::fill(row, row + kVectors, zero_ints());
+#pragma GCC unroll 1
+    for (int word = first; word < first + kWordsTogether; ++word, quads += 2 * kRows) {
+      note(word);
+      Bytes even[kVectors], odd[kVectors];
+      for (int at = 0; at < kVectors; ++at) {
+        const Bytes both = load_bytes(words_at(word, at));
+        even[at] = low(both), odd[at] = high(both);
+      }
+#pragma GCC unroll 16
+      for (int i = 0; i < kRows; ++i) {
+        const Quad a = quad_of(quads + i), b = quad_of(quads + kRows + i);
+#pragma GCC unroll 4
+        for (int at = 0; at < kVectors; ++at) {
+          const __m256i pair_sums =
+              _mm256_add_epi16(_mm256_maddubs_epi16(even[at], a), _mm256_maddubs_epi16(odd[at], b));
+          narrow[i][at] = _mm256_add_epi16(narrow[i][at], pair_sums);
+        }
+      }
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+      for (int at = 0; at < kVectors; ++at) {
+        sums[i][at] = _mm256_add_epi32(sums[i][at], _mm256_madd_epi16(narrow[i][at], dots.ones));
+      }
+    }
+  }
 }
 
 // The instruction multiplies bytes without a sign by bytes with one, so the weights' signs go to
@@ -58,7 +96,6 @@ inline Ints dot(Ints sum, const Dots& dots, Bytes even, Bytes odd, const uint32_
 struct Weights {
   __m256i magnitude, sign;
 };
-using Quad = Bytes;
 
 inline Ints start(int32_t) {
   return _mm256_set1_epi32(0x4b400000);  // kFloatBits
@@ -68,15 +105,13 @@ inline Weights load_weights(const Dots&, const std::byte* from) {
                                         _mm256_set1_epi8(-128));
   return {_mm256_abs_epi8(sign), sign};
 }
-inline Quad quad_of(const uint32_t* from) {
-  return _mm256_set1_epi32(static_cast<int>(*from));
-}
 inline Ints product(Ints sum, const Dots& dots, const Weights& weights, Quad quad) {
   const __m256i pair_sums =
       _mm256_maddubs_epi16(weights.magnitude, _mm256_sign_epi8(quad, weights.sign));
   return _mm256_add_epi32(sum, _mm256_madd_epi16(pair_sums, dots.ones));
 }
 
+#define SPILLWAY_INT8_DOT_GROUP
 #define SPILLWAY_INT8_BODIES
 #include "kernels/cpu/gemm_int8_inl.h"
 

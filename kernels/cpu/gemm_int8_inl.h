@@ -12,6 +12,10 @@
 //   Dots                                                 what dot() needs in registers
 //   dot(Ints, Dots, Bytes even, Bytes odd, const uint32_t* quads, int apart)
 //                                                        += both dot products
+//   dot_group<kRows, kVectors, kWords>(Dots, words_at(word, vector), const uint32_t* quads,
+//       Ints[kRows][kVectors], note)                     = those of a group's words, of each of
+//                                                        which note(word) is told; in place of
+//                                                        dot() with SPILLWAY_INT8_DOT_GROUP
 //   Weights, load_weights(Dots, const std::byte*), start(int32_t), Quad, quad_of(const uint32_t*),
 //   product(Ints, Dots, Weights, Quad)                   the same for bytes of weights + 128
 //   quantize(const float* stretch, int group, bool parted, uint32_t* quads, int32_t* sums)
@@ -66,7 +70,34 @@ void fused_kernel(const Int8Strips& a, const PanelGroup<kOf>* w, int64_t apart, 
     }
     const int64_t end = std::min(groups, first + kStretchGroups<kOf>);
     const float* group_sums = scales + 2 * kRows;
+    const auto add_group = [&](int64_t g, int at, const auto& ints_of_row) {
+      const int p = at / kVectors, v = at % kVectors;
+      const Floats scale = widen(w[p * apart + g].scale + v * kLanes);
+      const Floats minimum = widen(w[p * apart + g].minimum + v * kLanes);
+#pragma GCC unroll 16
+      for (int i = 0; i < kRows; ++i) {
+        const Floats rest = fma(set(group_sums[i]), minimum, sums[i][p][v]);
+        sums[i][p][v] = fma(floats_of(ints_of_row(i)), scale, rest);
+      }
+    };
     for (int64_t g = first; g < end; ++g, group_sums += kRows) {
+#ifdef SPILLWAY_INT8_DOT_GROUP
+      constexpr int kAll = kPanels * kVectors;
+      Ints ints[kRows][kAll];
+      dot_group<kRows, kAll, kGroupWords<kOf>>(
+          dots,
+          [&](int word, int at) {
+            return w[at / kVectors * apart + g].words[word] + at % kVectors * kLanes;
+          },
+          quads, ints,
+          [&](int word) {
+            for (int p = 0; p < kPanels; ++p) prefetch_at_word(w + p * apart + g, word);
+          });
+      for (int at = 0; at < kAll; ++at) {
+        add_group(g, at, [&](int i) { return ints[i][at]; });
+      }
+      quads += 2 * kRows * kGroupWords<kOf>;
+#else
       Ints ints[kRows][kPanels][kVectors];
       for (auto& row : ints) {
         for (auto& panel : row) std::fill(panel, panel + kVectors, zero_ints());
@@ -88,15 +119,9 @@ void fused_kernel(const Int8Strips& a, const PanelGroup<kOf>* w, int64_t apart, 
       }
 #pragma GCC unroll 8
       for (int at = 0; at < kPanels * kVectors; ++at) {
-        const int p = at / kVectors, v = at % kVectors;
-        const Floats scale = widen(w[p * apart + g].scale + v * kLanes);
-        const Floats minimum = widen(w[p * apart + g].minimum + v * kLanes);
-#pragma GCC unroll 16
-        for (int i = 0; i < kRows; ++i) {
-          const Floats rest = fma(set(group_sums[i]), minimum, sums[i][p][v]);
-          sums[i][p][v] = fma(floats_of(ints[i][p][v]), scale, rest);
-        }
+        add_group(g, at, [&](int i) { return ints[i][at / kVectors][at % kVectors]; });
       }
+#endif
     }
     for (int i = 0; i < kRows; ++i) {
       for (int p = 0; p < kPanels; ++p) {
