@@ -100,6 +100,24 @@ class Stages(unittest.TestCase):
                 for ranks in (2, 4):
                     self.assertEqual(self.batch(ranks, *flags), one)
 
+    def test_bench_says_in_json_what_it_knows(self):
+        flags = ("bench", DEMO, "--json", "--sequences", "4", "--prompt-tokens", "16", "--new-tokens", "8")
+        found = json.loads(self.run_ranks(2, *flags, *ENGINE).stdout)
+        one = json.loads(self.run_ranks(1, *flags, *ENGINE).stdout)
+        # Members of docs/USER_GUIDE.md, "bench"; null where rank 0 alone does not know.
+        for member in ("model", "plan", "prompt_tokens", "new_tokens", "sequences", "prefill_seconds", "decode_seconds",
+                       "total_seconds", "prefill_tokens_per_second", "decode_tokens_per_second", "tokens_per_second"):
+            self.assertIn(member, one)
+            self.assertIsNotNone(found[member], member)
+        for member in ("peak_device_bytes", "peak_host_bytes", "disk_bytes_read", "disk_bytes_written", "bytes_by_tier",
+                       "bound", "efficiency", "efficiency_of_kernels", "predicted_tokens_per_second", "hardware"):
+            self.assertIn(member, one)
+            self.assertIn(member, found)
+        self.assertAlmostEqual(found["decode_tokens_per_second"], 4 * 7 / found["decode_seconds"], 3)
+        block = ("--block", "2", "--kv", "100,0,0", "--decode-steps", "3")
+        refused = self.run_ranks(2, *flags, *ENGINE, *block, status=2)
+        self.assertIn("--decode-steps is for one block: 2 of the 4 sequences fit", refused.stderr)
+
     def test_stages_of_ranks_that_share_their_layers(self):
         for flags in ((), ("--kv-rule", "h2o", "--draft", "ngram"),
                       ("--weights", "0,0,100", "--kv", "50,0,50", "--activations", "50,0,50")):

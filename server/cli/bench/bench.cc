@@ -51,14 +51,7 @@ Status bench(BenchFlags flags, EngineFlags engine, const std::string& model) {
       as_input(open_planned(model, engine, options,
                             {{flags.prompt_tokens, flags.new_tokens, flags.sequences}})));
   Runtime* const runtime = started.runtime.get();
-  SPILLWAY_RETURN_IF_ERROR(check_bench(flags, runtime->shape()));
-  if (flags.sequences == 0) flags.sequences = runtime->plan().sequences_at_once;
-  if (flags.decode_steps > 0 && flags.sequences > runtime->plan().sequences_at_once) {
-    return invalid_argument(
-        "--decode-steps is for one block: " + std::to_string(runtime->plan().sequences_at_once) +
-        " of the " + std::to_string(flags.sequences) +
-        " sequences fit; leave it out, or lower --sequences");
-  }
+  SPILLWAY_RETURN_IF_ERROR(check_bench(runtime->shape(), runtime->plan(), &flags));
 
   BenchResult result;
   result.flags = flags;

@@ -247,8 +247,13 @@ PlanWishes bench_wishes(BenchFlags* flags, EngineFlags* engine) {
   return wishes;
 }
 
-Status check_bench(const BenchFlags& flags, const ModelShape& shape) {
-  return check_lengths(flags.prompt_tokens, flags.new_tokens, shape);
+Status check_bench(const ModelShape& shape, const Plan& plan, BenchFlags* flags) {
+  SPILLWAY_RETURN_IF_ERROR(check_lengths(flags->prompt_tokens, flags->new_tokens, shape));
+  if (flags->sequences == 0) flags->sequences = plan.sequences_at_once;
+  if (flags->decode_steps == 0 || flags->sequences <= plan.sequences_at_once) return {};
+  return invalid_argument(
+      "--decode-steps is for one block: " + std::to_string(plan.sequences_at_once) + " of the " +
+      std::to_string(flags->sequences) + " sequences fit; leave it out, or lower --sequences");
 }
 
 Status run_bench_block(const BenchFlags& flags, Runtime& runtime, SweepLog& log, BenchMeter* meter,

@@ -39,8 +39,9 @@ class BenchMeter {
   double measured_ = 0;
 };
 
-// Whether the flags fit the model. kInvalidArgument: they do not.
-Status check_bench(const BenchFlags& flags, const ModelShape& shape);
+// Whether the flags fit the model and the plan, whose sequences at once are those of flags that
+// name none. kInvalidArgument: they do not.
+Status check_bench(const ModelShape& shape, const Plan& plan, BenchFlags* flags);
 
 // Prompt tokens of one sweep: those of all sequences (the block where flags.sequences is 0), or
 // fewer to bound the activations of a sweep.

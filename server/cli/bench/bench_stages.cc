@@ -4,7 +4,9 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "scheduler/planning/plan_json.h"
 #include "server/cli/bench/bench_ceilings.h"
+#include "server/cli/bench/bench_report.h"
 #include "server/cli/bench/bench_run.h"
 #include "server/cli/common/console.h"
 #include "server/cli/flags/command_line.h"
@@ -18,9 +20,13 @@ void print(const BenchResult& result, int64_t stages) {
   const BenchFlags& flags = result.flags;
   const double rate = static_cast<double>(result.generated) / result.total_seconds;
   if (flags.json) {
+    const nlohmann::ordered_json unknown;  // Of all ranks: each knows its own alone.
+    const auto prompts = static_cast<double>(flags.sequences * flags.prompt_tokens);
+    const auto decoded = static_cast<double>(result.generated - flags.sequences);
     const nlohmann::ordered_json json = {
         {"model", result.model},
         {"stages", stages},
+        {"plan", plan_json(result.plan)},
         {"format", result.plan.formats_text()},
         {"sequences", flags.sequences},
         {"prompt_tokens", flags.prompt_tokens},
@@ -29,11 +35,22 @@ void print(const BenchResult& result, int64_t stages) {
         {"prefill_seconds", result.prefill_seconds},
         {"decode_seconds", result.decode_seconds},
         {"total_seconds", result.total_seconds},
+        {"prefill_tokens_per_second", ratio(prompts, result.prefill_seconds)},
+        {"decode_tokens_per_second", ratio(decoded, result.decode_seconds)},
         {"generated_tokens", result.generated},
         {"tokens_per_second", rate},
         {"predicted_tokens_per_second",
          result.predicted ? nlohmann::ordered_json(*result.predicted) : nlohmann::ordered_json()},
         {"peak_host_bytes_of_rank_0", result.peak_host_bytes},
+        {"peak_host_bytes", unknown},
+        {"peak_device_bytes", unknown},
+        {"disk_bytes_read", unknown},
+        {"disk_bytes_written", unknown},
+        {"bytes_by_tier", unknown},
+        {"bound", unknown},
+        {"efficiency", unknown},
+        {"efficiency_of_kernels", unknown},
+        {"hardware", unknown},
     };
     std::cout << json.dump() << std::endl;
     return;
@@ -69,8 +86,7 @@ Status bench_stages(BenchFlags flags, EngineFlags engine, const std::string& mod
       const StartedStages started,
       as_input(open_stages(rank, model, engine, std::move(options), workload)));
   const std::unique_ptr<Runtime>& runtime = started.runtime;
-  SPILLWAY_RETURN_IF_ERROR(check_bench(flags, runtime->shape()));
-  if (flags.sequences == 0) flags.sequences = runtime->plan().sequences_at_once;
+  SPILLWAY_RETURN_IF_ERROR(check_bench(runtime->shape(), runtime->plan(), &flags));
   BenchResult result;
   result.flags = flags;
   result.model = runtime->model_name();
