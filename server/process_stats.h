@@ -9,7 +9,8 @@ namespace spillway {
 uint64_t peak_resident_bytes();
 
 struct ProcessStats {
-  double cpu_seconds = 0;  // All threads, user and system
+  double start_seconds = 0;  // Since 1970
+  double cpu_seconds = 0;    // All threads, user and system
   uint64_t resident_bytes = 0;
   uint64_t virtual_bytes = 0;
   int64_t open_files = 0;

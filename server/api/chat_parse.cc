@@ -187,6 +187,8 @@ json taken(json* body, const char* name) {
 
 // Fields of chats that are refused unless they ask for nothing.
 std::optional<ApiError> refuse_unsupported(json* body) {
+  const json choice = taken(body, "tool_choice");
+  if (choice == "none") taken(body, "tools");  // They are not to be called.
   for (const char* name :
        {"prompt", "echo", "tools", "functions", "function_call", "audio", "prediction",
         "web_search_options", "continue_final_message", "documents", "add_special_tokens",
@@ -195,7 +197,6 @@ std::optional<ApiError> refuse_unsupported(json* body) {
     if (asks_for_nothing(name, value)) continue;
     return unsupported_parameter(name, "this server does not implement it for chats");
   }
-  const json choice = taken(body, "tool_choice");
   if (!asks_for_nothing("tool_choice", choice) && choice != "none" && choice != "auto") {
     return unsupported_parameter("tool_choice", "this server does not implement tools");
   }

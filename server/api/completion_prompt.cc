@@ -11,7 +11,7 @@ namespace {
 using Prompts = std::vector<std::vector<int32_t>>;
 
 struct PromptOptions {
-  bool add_special_tokens = true;
+  bool add_special_tokens = true, parse_special = true;
   std::optional<int64_t> keep_tokens;  // truncate_prompt_tokens
   bool keep_left = false;              // truncation_side "right": the first tokens stay
 };
@@ -19,6 +19,7 @@ struct PromptOptions {
 PromptOptions read_options(FieldReader& fields, const ApiContext& context, int64_t max_tokens) {
   PromptOptions options;
   options.add_special_tokens = fields.flag("add_special_tokens", true);
+  options.parse_special = fields.flag("parse_special", true);
   options.keep_tokens = fields.integer("truncate_prompt_tokens", -1, context.shape->positions);
   if (options.keep_tokens == 0) {
     fields.fail(invalid_value("truncate_prompt_tokens", "must be -1 or at least 1"));
@@ -43,7 +44,8 @@ ApiResult<std::vector<int32_t>> encode_text(const std::string& text, const ApiCo
   if (static_cast<int64_t>(text.size()) > prompt_bytes_max(context)) {
     return prompt_too_long(param, "has " + std::to_string(text.size()) + " bytes", context);
   }
-  auto encoded = encode_prompt(*context.tokenizer, text, options.add_special_tokens);
+  auto encoded =
+      encode_prompt(*context.tokenizer, text, options.add_special_tokens, options.parse_special);
   if (!encoded.ok()) {
     return invalid_value(param, "cannot be read: " + std::string(encoded.status().message()));
   }

@@ -10,10 +10,12 @@
 
 namespace spillway {
 
-// Reads prompt, add_special_tokens, truncate_prompt_tokens and truncation_side. Each prompt has at
-// least one token, all in [0, vocabulary); the caller checks their length against the context.
-// truncate_prompt_tokens = -1 leaves space for `max_tokens`. Errors go to `fields`; the result is
-// then empty.
+// Reads prompt, add_special_tokens, parse_special, truncate_prompt_tokens and truncation_side. As
+// at vLLM and llama-server special tokens that are written in a text are these tokens, unless
+// parse_special is false: prompts are often rendered from a chat template by the client. Each
+// prompt has at least one token, all in [0, vocabulary); the caller checks their length against the
+// context. truncate_prompt_tokens = -1 leaves space for `max_tokens`. Errors go to `fields`; the
+// result is then empty.
 std::vector<std::vector<int32_t>> read_prompts(FieldReader& fields, const ApiContext& context,
                                                int64_t max_tokens);
 

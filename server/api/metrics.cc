@@ -143,6 +143,8 @@ void add_batches(MetricFamilies& to, const BatchFigures& batches) {
 }
 
 void add_process(MetricFamilies& to, const ProcessStats& process) {
+  to.gauge("process_start_time_seconds", "When the process began, in seconds since 1970.",
+           process.start_seconds);
   to.counter("process_cpu_seconds_total", "CPU seconds of all threads, user and system.",
              process.cpu_seconds);
   to.gauge("process_resident_memory_bytes", "Host memory that is resident.",

@@ -179,6 +179,7 @@ Json completion_request(const ApiContext& context) {
   properties["echo"] = flag(false, "The answer begins with the prompt");
   properties["logprobs"] = integer(0, limits.logprobs_max, "Likeliest tokens beside each");
   properties["add_special_tokens"] = flag(true, "Texts get the model's first token in front");
+  properties["parse_special"] = flag(true, "Special tokens in texts are these tokens");
   properties["truncate_prompt_tokens"] =
       integer(-1, positions, "Cuts prompts; -1: as far as needed");
   properties["truncation_side"] = one_of({"left", "right"}, "Which side is cut");

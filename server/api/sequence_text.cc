@@ -20,7 +20,7 @@ SequenceText::SequenceText(const Tokenizer* tokenizer, const CompletionCall& cal
   piece_.index = index;
   piece_.first = true;
   if (!call.echo || tokenizer == nullptr) return;
-  piece_.text = decode_tokens(*tokenizer, request().prompt, call.skip_special_tokens);
+  piece_.text = decode_tokens(*tokenizer, std::span(request().prompt).subspan(unechoed()), false);
   characters_ = count_characters(piece_.text);
 }
 
@@ -33,15 +33,22 @@ void SequenceText::add_prompt_scores(std::span<const TokenLogprobs> logprobs) {
   }
   if (!call_->echo || call_->logprobs < 0) return;
   // A second stream finds the offset of each prompt token's text in the echo.
-  TextStream echo(tokenizer_, call_->skip_special_tokens, {}, false, /*begins_text=*/true);
+  TextStream echo(tokenizer_, false, {}, false, /*begins_text=*/true);
   const std::vector<int32_t>& prompt = request().prompt;
   int64_t offset = 0;
   for (size_t i = 0; i < std::min(prompt.size(), logprobs.size()); ++i) {
     add_score(prompt[i], offset, &logprobs[i]);
     piece_.scores.back().scored = i > 0;
     cut(piece_.scores.back(), call_->logprobs);
-    offset += echo.push(prompt[i], false).decoded;
+    if (i >= unechoed()) offset += echo.push(prompt[i], false).decoded;
   }
+}
+
+size_t SequenceText::unechoed() const {
+  const std::vector<int32_t>& prompt = request().prompt;
+  const bool begins =
+      tokenizer_ != nullptr && !prompt.empty() && prompt[0] == special_tokens(*tokenizer_).bos;
+  return begins && call_->skip_special_tokens ? 1 : 0;
 }
 
 bool SequenceText::add_token(int32_t token, const TokenLogprobs* logprobs) {

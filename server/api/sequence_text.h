@@ -42,6 +42,9 @@ class SequenceText {
 
  private:
   const Request& request() const { return call_->requests[static_cast<size_t>(piece_.index)]; }
+  // Tokens that an echo leaves out: the start-of-text token, which no client's text has. (Special
+  // tokens that a prompt was written with are a part of it.)
+  size_t unechoed() const;
   void add_score(int32_t token, int64_t offset, const TokenLogprobs* logprobs);
 
   const Tokenizer* tokenizer_;

@@ -20,7 +20,7 @@ class Tokenizer;
 // `parse_special`: special tokens written in the text are these tokens; else they stay text. Errors
 // as Tokenizer::encode().
 Result<std::vector<int32_t>> encode_prompt(const Tokenizer& tokenizer, std::string_view text,
-                                           bool add_special_tokens, bool parse_special = false);
+                                           bool add_special_tokens, bool parse_special);
 
 // Ids that the tokenizer's files name; -1: none.
 struct SpecialTokens {

@@ -98,6 +98,9 @@ TEST_CASE("the other fields are those of completions") {
   CHECK(call.requests[0].sampling.seed == 3);
   CHECK(call.stop.size() == 2);
   CHECK(call.ignored == std::vector<std::string>{"store"});
+  // Tools that are not to be called change nothing.
+  CHECK(f.with(R"("tools":[{"type":"function"}],"tool_choice":"none")").requests[0].prompt ==
+        call.requests[0].prompt);
   CHECK(f.with(R"("max_tokens":5)").requests[0].max_tokens == 5);
   CHECK(f.with(R"("max_tokens":5,"max_completion_tokens":5)").requests[0].max_tokens == 5);
 }
@@ -116,6 +119,7 @@ TEST_CASE("what chats of other servers know is refused by its name") {
   Fixture f;
   const std::pair<const char*, const char*> cases[] = {
       {R"("tools":[{"type":"function"}])", "tools"},
+      {R"("tools":[{"type":"function"}],"tool_choice":"auto")", "tools"},
       {R"("functions":[{}])", "functions"},
       {R"("tool_choice":"required")", "tool_choice"},
       {R"("response_format":{"type":"json_object"})", "response_format"},

@@ -61,6 +61,10 @@ TEST_CASE("all four prompt shapes are read") {
   using Ids = std::vector<int32_t>;
   CHECK(f.call(R"({"prompt":[5,7]})").requests[0].prompt == Ids{5, 7});
   CHECK(f.call(R"({"prompt":[5.0,7]})").requests[0].prompt == Ids{5, 7});
+  // As at vLLM and llama-server, so that a chat rendered by the client is one.
+  const auto special = f.call(R"({"prompt":"a</s>b"})").requests;
+  CHECK(special.front().prompt == std::vector<int32_t>{0, 'a' + 1, 0, 'b' + 1});
+  CHECK(f.call(R"({"prompt":"a</s>b","parse_special":false})").requests.front().prompt.size() == 7);
   const auto texts = f.call(R"({"prompt":["a","b"],"add_special_tokens":false})").requests;
   REQUIRE(texts.size() == 2);
   CHECK(texts[1].prompt == Ids{'b' + 1});
@@ -156,7 +160,7 @@ TEST_CASE("flags and strings refuse other types") {
   Fixture f;
   for (const char* field :
        {"stream", "echo", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens",
-        "add_special_tokens", "return_token_ids", "return_tokens_as_token_ids"}) {
+        "add_special_tokens", "parse_special", "return_token_ids", "return_tokens_as_token_ids"}) {
     const std::string name = "\"" + std::string(field) + "\":";
     for (const char* wrong : {"0", "\"true\"", "[]"}) {
       const ApiError error = f.error_with(name + wrong);

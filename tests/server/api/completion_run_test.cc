@@ -313,6 +313,21 @@ TEST_CASE("special tokens are skipped unless asked for") {
   CHECK(second.answer(body)["choices"][0]["text"] == "</s>a</s>a");
 }
 
+TEST_CASE("an echo is the prompt as it was written, special tokens included") {
+  FakeScheduler::Options options;
+  options.token = [](const Request&, int64_t t) { return t % 2 == 0 ? 0 : 'a' + 1; };
+  Runner runner(options);
+  Json body = {{"prompt", "x</s>y"},
+               {"max_tokens", 2},
+               {"ignore_eos", true},
+               {"echo", true},
+               {"logprobs", 0}};
+  const Json choice = runner.answer(body)["choices"][0];
+  CHECK(choice["text"] == "x</s>ya");
+  CHECK(choice["logprobs"]["tokens"] == Json({"</s>", "x", "</s>", "y", "</s>", "a"}));
+  CHECK(choice["logprobs"]["text_offset"] == Json({0, 0, 1, 5, 6, 6}));
+}
+
 TEST_CASE("streamed pieces join to the whole answer") {
   const Json body = {{"prompt", {"a", "b"}},    {"n", 2},        {"max_tokens", 20},
                      {"temperature", 0},        {"logprobs", 1}, {"echo", true},

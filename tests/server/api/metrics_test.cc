@@ -1,6 +1,7 @@
 // GET /metrics over a fake engine whose every sequence keeps 3 rows, drops 4 and saves 500 bytes.
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <ctime>
 
 #include "tests/server/api/api_support.h"
 #include "tests/support/patience.h"
@@ -45,6 +46,10 @@ TEST_CASE("metrics before anything was asked") {
   CHECK(metrics.value("process_virtual_memory_bytes", {}) >=
         metrics.value("process_resident_memory_bytes", {}));
   CHECK(metrics.value("process_cpu_seconds_total", {}) > 0);
+  const double age =
+      static_cast<double>(std::time(nullptr)) - metrics.value("process_start_time_seconds", {});
+  CHECK(age > -2);  // Linux counts from a boot that it knows to the second.
+  CHECK(age < 3600);
   CHECK(metrics.value("process_open_fds", {}) > 3);
   CHECK(metrics.value("process_max_fds", {}) >= metrics.value("process_open_fds", {}));
   // No plan, no prediction: no such family.
