@@ -242,9 +242,15 @@ Json object_now(BatchRecord record, const BatchApi& api) {
     record.failed = progress.failed;
     record.prompt_tokens = progress.prompt_tokens;
     record.generated_tokens = progress.generated_tokens;
+    record.cached_tokens += progress.cached_tokens;
   }
   Json object = batch_object(record);
-  if (runs) object["x_progress"] = {{"tokens_per_second", progress.tokens_per_second}};
+  if (runs) {
+    const double left = progress.seconds_left;
+    object["x_progress"] = {{"lines_done", progress.completed + progress.failed},
+                            {"tokens_per_s", progress.tokens_per_second},
+                            {"eta_s", left < 0 ? Json() : Json(left)}};
+  }
   return object;
 }
 

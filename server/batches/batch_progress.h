@@ -14,7 +14,7 @@ struct BatchProgress {
   int64_t lines_failed = 0;  // Included in lines_done
   int64_t lines_before = 0;  // Done by earlier runs
   int64_t prompt_tokens = 0;
-  int64_t cached_tokens = 0;         // Prompt tokens that this run found in the prefix cache
+  int64_t cached_tokens = 0;         // Found in the prefix cache, of lines that this run has done
   int64_t generated_tokens = 0;      // Including earlier runs and running sequences
   int64_t generated_tokens_now = 0;  // By this run
   double seconds = 0;                // This run's

@@ -117,7 +117,7 @@ Json batch_object(const BatchRecord& record) {
        {{"total", record.total}, {"completed", record.completed}, {"failed", record.failed}}},
       {"usage",
        {{"input_tokens", record.prompt_tokens},
-        {"input_tokens_details", {{"cached_tokens", 0}}},
+        {"input_tokens_details", {{"cached_tokens", record.cached_tokens}}},
         {"output_tokens", record.generated_tokens},
         {"output_tokens_details", {{"reasoning_tokens", 0}}},
         {"total_tokens", record.prompt_tokens + record.generated_tokens}}},
@@ -151,6 +151,7 @@ std::string batch_record_text(const BatchRecord& record) {
                {"completed", record.completed},
                {"failed", record.failed},
                {"prompt_tokens", record.prompt_tokens},
+               {"cached_tokens", record.cached_tokens},
                {"generated_tokens", record.generated_tokens}});
 }
 
@@ -196,6 +197,7 @@ Result<BatchRecord> read_batch_record(std::string_view text) {
   record.completed = fields.integer("completed", 0, INT64_MAX);
   record.failed = fields.integer("failed", 0, INT64_MAX);
   record.prompt_tokens = fields.integer("prompt_tokens", 0, INT64_MAX);
+  record.cached_tokens = fields.integer_or("cached_tokens", 0, INT64_MAX, 0);
   record.generated_tokens = fields.integer("generated_tokens", 0, INT64_MAX);
   if (fields.failed()) return corruption(std::string(fields.status().message()));
   record.state = static_cast<BatchState>(named - kNames.begin());

@@ -68,6 +68,7 @@ struct BatchRecord {
   std::string error_file;
   int64_t total = 0, completed = 0, failed = 0;  // Lines
   int64_t prompt_tokens = 0, generated_tokens = 0;
+  int64_t cached_tokens = 0;  // Of the prompts', from the prefix cache; none of a run that crashed
 
   // Goes to the next state, not before it entered any other one. REQUIRES: may_follow().
   void enter(BatchState next, int64_t now);

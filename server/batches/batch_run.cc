@@ -273,6 +273,7 @@ class Runner {
     if (!result.error) {
       const CompletionHead head = batch_head(row.run_id, row.line, std::time(nullptr));
       retry_.success();
+      progress_.cached_tokens += result.usage.cached_tokens;
       return finish({row.key, false, result.usage.prompt_tokens, result.usage.generated_tokens,
                      answer_line(row.run_id, row.line,
                                  answer_body(head, flight.run->call(), *job_.context, result))});
@@ -404,7 +405,6 @@ class Runner {
     progress_.lines_failed = counts.failed;
     progress_.prompt_tokens = counts.prompt_tokens;
     const SchedulerStats stats = job_.scheduler->stats();
-    progress_.cached_tokens = static_cast<int64_t>(stats.prefix_hits);
     progress_.generated_tokens_now =
         static_cast<int64_t>(stats.generated_tokens - generated_at_start_);
     progress_.generated_tokens = generated_before_ + progress_.generated_tokens_now;

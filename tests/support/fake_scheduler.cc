@@ -183,6 +183,7 @@ std::optional<Finish> FakeScheduler::step(Sequence& sequence) {
     Finish finish;
     finish.reason = reason;
     finish.usage.prompt_tokens = static_cast<int64_t>(request.prompt.size());
+    finish.usage.cached_tokens = options_.cached_tokens;
     finish.usage.generated_tokens = sequence.generated;
     finish.usage.kv = {apply(request.kv, options_.kv_rule).kind, 3, 4, 500};
     return finish;
@@ -195,7 +196,7 @@ std::optional<Finish> FakeScheduler::step(Sequence& sequence) {
   if (!sequence.admitted) {
     sequence.admitted = true;
     sequence.sink->on_admitted();
-    sequence.sink->on_prompt_progress(0);
+    sequence.sink->on_prompt_progress(options_.cached_tokens);
     if (request.prompt_logprobs >= 0) {
       std::vector<TokenLogprobs> logprobs(1);
       for (size_t i = 1; i < request.prompt.size(); ++i) {

@@ -32,6 +32,7 @@ class FakeScheduler : public Scheduler {
     int64_t prompt_chunk = 0;  // Prompt tokens of a round; 0: all
     // Token `t` of a sequence; fake_token if empty.
     std::function<int32_t(const Request&, int64_t)> token;
+    int64_t cached_tokens = 0;       // Of every prompt, as if the prefix cache had them
     int64_t fail_after_tokens = -1;  // The sequence ends with kError after this many
   };
 

@@ -129,6 +129,14 @@ TEST_CASE("the metrics have batches by state, and the lines of those in progress
   CHECK(of_state(figures, "in_progress") == 1);
   CHECK(figures.rows_pending + figures.rows_failed == 3);  // The last one is too long to run.
   CHECK(figures.rows_completed == 0);
+  Json batch;  // The worker shows how far it is a moment later.
+  for (int i = 0; i < 50 * test::kPatience && !batch.contains("x_progress"); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    batch = Json::parse(s.ask("GET", "/v1/batches/" + id).body);
+  }
+  CHECK(batch["x_progress"]["lines_done"] <= 1);
+  CHECK(batch["x_progress"].contains("eta_s"));
+  CHECK(batch["x_progress"]["tokens_per_s"] == 0.0);
   s.engine->release();
   s.wait(id, "completed");
   figures = s.batches->figures();
@@ -197,7 +205,9 @@ TEST_CASE("what is no upload is refused, and leaves nothing") {
 }
 
 TEST_CASE("a batch runs to its end, with answers and errors in files") {
-  Server s;
+  Server::Options options;
+  options.engine.cached_tokens = 1;
+  Server s(options);
   const std::string input = batch_line("a", greedy("hi")) +
                             batch_line("b", {{"prompt", "x"}, {"n", 0}}) +
                             batch_line("c", {{"prompt", {"p", "q"}}, {"max_tokens", 2}});
@@ -218,6 +228,8 @@ TEST_CASE("a batch runs to its end, with answers and errors in files") {
   CHECK(done["model"] == "fake-model");
   CHECK(done["request_counts"] == Json{{"total", 3}, {"completed", 2}, {"failed", 1}});
   CHECK(done["usage"]["output_tokens"] == 8);
+  CHECK(done["usage"]["input_tokens_details"]["cached_tokens"] == 3);  // Of three prompts
+  CHECK_FALSE(done.contains("x_progress"));
   for (const char* time : {"in_progress_at", "finalizing_at", "completed_at", "expires_at"}) {
     CHECK(done[time].is_number());
   }

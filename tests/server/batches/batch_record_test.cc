@@ -71,6 +71,7 @@ TEST_CASE("the object has OpenAI's fields, null until they are known") {
   record.completed = 4;
   record.failed = 1;
   record.prompt_tokens = 30;
+  record.cached_tokens = 16;
   record.generated_tokens = 12;
   object = batch_object(record);
   CHECK(object["status"] == "completed");
@@ -79,6 +80,7 @@ TEST_CASE("the object has OpenAI's fields, null until they are known") {
   CHECK(object["output_file_id"] == "file-2");
   CHECK(object["request_counts"]["completed"] == 4);
   CHECK(object["usage"]["total_tokens"] == 42);
+  CHECK(object["usage"]["input_tokens_details"]["cached_tokens"] == 16);
   record = sample();
   record.faults.push_back({"invalid_json_line", "no JSON", "", 7});
   record.enter(BatchState::kFailed, 1001);
@@ -100,6 +102,7 @@ TEST_CASE("a record is read back as it was written") {
   record.completed = 3;
   record.failed = 2;
   record.prompt_tokens = 5;
+  record.cached_tokens = 4;
   record.generated_tokens = 6;
   record.enter(BatchState::kCancelling, 2000);
   const auto read = read_batch_record(batch_record_text(record));
