@@ -196,7 +196,7 @@ TEST_CASE("a batch that is never made ends in an error when the patience does") 
     ++tries;
     answer(exchange, {{"error", {{"message", "upstream timed out"}}}}, 504);
   });
-  BatchesClient client = client_of(server->url(), "", 0.3);
+  BatchesClient client = client_of(server->url(), "", 2);  // Several tries, also of a slow build
   const Status status = client.create("file-1", "/v1/completions", "24h").status();
   CHECK(status.code() == Code::kIoError);
   CHECK_THAT(std::string(status.message()), Catch::Contains("starting the batch"));
