@@ -35,12 +35,13 @@ void SequenceText::add_prompt_scores(std::span<const TokenLogprobs> logprobs) {
   // A second stream finds the offset of each prompt token's text in the echo.
   TextStream echo(tokenizer_, false, {}, false, /*begins_text=*/true);
   const std::vector<int32_t>& prompt = request().prompt;
+  const size_t left_out = unechoed();
   int64_t offset = 0;
   for (size_t i = 0; i < std::min(prompt.size(), logprobs.size()); ++i) {
     add_score(prompt[i], offset, &logprobs[i]);
     piece_.scores.back().scored = i > 0;
     cut(piece_.scores.back(), call_->logprobs);
-    if (i >= unechoed()) offset += echo.push(prompt[i], false).decoded;
+    if (i >= left_out) offset += echo.push(prompt[i], false).decoded;
   }
 }
 

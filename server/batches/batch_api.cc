@@ -242,7 +242,7 @@ Json object_now(BatchRecord record, const BatchApi& api) {
     record.failed = progress.failed;
     record.prompt_tokens = progress.prompt_tokens;
     record.generated_tokens = progress.generated_tokens;
-    record.cached_tokens += progress.cached_tokens;
+    record.cached_tokens = progress.cached_tokens;
   }
   Json object = batch_object(record);
   if (runs) {

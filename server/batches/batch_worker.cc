@@ -396,9 +396,9 @@ Status BatchWorker::run_lines(const BatchRecord& record) {
   job.marks = options_.marks;
   job.grace_seconds = 0;
   job.interrupted = [&] { return must_leave(record.id); };
-  int64_t cached_tokens = 0;  // Of this run
+  int64_t cached_tokens = record.cached_tokens;  // Of earlier runs and this one
   job.show = [&](const BatchProgress& now) {
-    cached_tokens = now.cached_tokens;
+    cached_tokens = record.cached_tokens + now.cached_tokens;
     const std::lock_guard lock(mutex_);
     results_[record.id] = {now.lines_done - now.lines_failed, now.lines_failed};
     progress_ = {record.id,
@@ -406,12 +406,12 @@ Status BatchWorker::run_lines(const BatchRecord& record) {
                  now.lines_failed,
                  now.prompt_tokens,
                  now.generated_tokens,
-                 now.cached_tokens,
+                 cached_tokens,
                  now.tokens_per_second(),
                  now.seconds_left()};
   };
   const Result<BatchProgress> done = run_rows(job, rows);
-  if (done.ok()) cached_tokens = done->cached_tokens;
+  if (done.ok()) cached_tokens = record.cached_tokens + done->cached_tokens;
   const Status ran = done.status();
   const auto noted = batches_.update(record.id, [&](BatchRecord& now) {
     if (now.state != BatchState::kInProgress) return Status();
@@ -420,7 +420,7 @@ Status BatchWorker::run_lines(const BatchRecord& record) {
     now.failed = counts.failed;
     now.prompt_tokens = counts.prompt_tokens;
     now.generated_tokens = counts.generated_tokens;
-    now.cached_tokens += cached_tokens;
+    now.cached_tokens = cached_tokens;
     if (ran.ok()) now.enter(BatchState::kFinalizing, unix_now());
     return Status();
   });

@@ -73,7 +73,7 @@ class BatchWorker {
     std::string id;  // Empty: none runs
     int64_t completed = 0, failed = 0;
     int64_t prompt_tokens = 0, generated_tokens = 0;
-    int64_t cached_tokens = 0;  // Of this run
+    int64_t cached_tokens = 0;
     double tokens_per_second = 0;
     double seconds_left = -1;  // Negative: too early for an estimate
   };

@@ -46,9 +46,7 @@ constexpr std::string_view kGpu =
 constexpr std::string_view kPipeline =
     "use --stages N (processes that have some layers each, started by mpirun or srun)";
 constexpr std::string_view kCopies =
-    "start one for each copy of the model: behind a proxy (serve), or with `spillway work` over "
-    "one "
-    "queue";
+    "start one for each copy of the model: behind a proxy (serve), or as `spillway work`";
 constexpr std::string_view kNotNeeded = "leave it out: nothing like it is needed here";
 constexpr std::string_view kTemplate =
     "the template is the model's own (chat_template.jinja beside its config.json)";
