@@ -52,33 +52,48 @@ inline Quad quad_of(const uint32_t* from) {
 constexpr int kWordsTogether = 4;
 static_assert(4 * kWordsTogether * 15 * 127 <= std::numeric_limits<int16_t>::max());
 
+// sums[at] += codes[at] . quad, in 16 bits. In assembly, since g++ 12 makes of intrinsics a loop
+// that loads the activations of all rows first and keeps five of eight sums on the stack.
+template <int kVectors>
+inline void add_pairs(const Bytes (&codes)[kVectors], const uint32_t& quad,
+                      __m256i (&sums)[kVectors]) {
+  static_assert(kVectors % 2 == 0);
+#pragma GCC unroll 4
+  for (int at = 0; at < kVectors; at += 2) {
+    __m256i a = quad_of(&quad), b, sum0 = sums[at], sum1 = sums[at + 1];
+    asm("vpmaddubsw %[a], %[codes0], %[b]\n\t"
+        "vpmaddubsw %[a], %[codes1], %[a]\n\t"
+        "vpaddw %[b], %[sum0], %[sum0]\n\t"
+        "vpaddw %[a], %[sum1], %[sum1]"
+        : [a] "+&x"(a), [b] "=&x"(b), [sum0] "+x"(sum0), [sum1] "+x"(sum1)
+        : [codes0] "x"(codes[at]), [codes1] "x"(codes[at + 1]));
+    sums[at] = sum0;
+    sums[at + 1] = sum1;
+  }
+}
+
 template <int kRows, int kVectors, int kWords, class WordsAt, class Note>
 inline void dot_group(const Dots& dots, const WordsAt& words_at, const uint32_t* quads,
                       Ints (&sums)[kRows][kVectors], const Note& note) {
   static_assert(kWords % kWordsTogether == 0);
   for (auto& row : sums) std::fill(row, row + kVectors, zero_ints());
-    // Neither loop is unrolled: g++ 12 would load all activations first, and keep them in memory.
 #pragma GCC unroll 1
   for (int first = 0; first < kWords; first += kWordsTogether) {
     __m256i narrow[kRows][kVectors];
     for (auto& row : narrow) std::fill(row, row + kVectors, zero_ints());
-#pragma GCC unroll 1
+#pragma GCC unroll 4
     for (int word = first; word < first + kWordsTogether; ++word, quads += 2 * kRows) {
       note(word);
       Bytes even[kVectors], odd[kVectors];
+#pragma GCC unroll 4
       for (int at = 0; at < kVectors; ++at) {
         const Bytes both = load_bytes(words_at(word, at));
         even[at] = low(both), odd[at] = high(both);
       }
 #pragma GCC unroll 16
       for (int i = 0; i < kRows; ++i) {
-        const Quad a = quad_of(quads + i), b = quad_of(quads + kRows + i);
-#pragma GCC unroll 4
-        for (int at = 0; at < kVectors; ++at) {
-          const __m256i pair_sums =
-              _mm256_add_epi16(_mm256_maddubs_epi16(even[at], a), _mm256_maddubs_epi16(odd[at], b));
-          narrow[i][at] = _mm256_add_epi16(narrow[i][at], pair_sums);
-        }
+        add_pairs(even, quads[i], narrow[i]);
+        add_pairs(odd, quads[kRows + i], narrow[i]);
       }
     }
 #pragma GCC unroll 16
