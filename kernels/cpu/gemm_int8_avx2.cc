@@ -55,12 +55,11 @@ static_assert(4 * kWordsTogether * 15 * 127 <= std::numeric_limits<int16_t>::max
 // sums[at] += codes[at] . quad, in 16 bits. In assembly, since g++ 12 makes of intrinsics a loop
 // that loads the activations of all rows first and keeps five of eight sums on the stack.
 template <int kVectors>
-inline void add_pairs(const Bytes (&codes)[kVectors], const uint32_t& quad,
-                      __m256i (&sums)[kVectors]) {
+inline void add_pairs(const Bytes (&codes)[kVectors], Quad quad, __m256i (&sums)[kVectors]) {
   static_assert(kVectors % 2 == 0);
 #pragma GCC unroll 4
   for (int at = 0; at < kVectors; at += 2) {
-    __m256i a = quad_of(&quad), b, sum0 = sums[at], sum1 = sums[at + 1];
+    __m256i a = quad, b, sum0 = sums[at], sum1 = sums[at + 1];
     asm("vpmaddubsw %[a], %[codes0], %[b]\n\t"
         "vpmaddubsw %[a], %[codes1], %[a]\n\t"
         "vpaddw %[b], %[sum0], %[sum0]\n\t"
@@ -92,8 +91,8 @@ inline void dot_group(const Dots& dots, const WordsAt& words_at, const uint32_t*
       }
 #pragma GCC unroll 16
       for (int i = 0; i < kRows; ++i) {
-        add_pairs(even, quads[i], narrow[i]);
-        add_pairs(odd, quads[kRows + i], narrow[i]);
+        add_pairs(even, quad_of(quads + i), narrow[i]);
+        add_pairs(odd, quad_of(quads + kRows + i), narrow[i]);
       }
     }
 #pragma GCC unroll 16
