@@ -9,8 +9,9 @@
 //
 // with C = columns rounded up to 16 (bf16: 32), the padding zero, and rows padded to 64. kPanels16
 // is what our own kernels read: one panel is a contiguous stream (measured on Zen 3: 87 % of the
-// multiply-add peak against 79 % when 16 columns are cut out of a 64-wide panel). kPanels64 is
-// for bf16 on CPUs with matrix units, whose tiles of weights are 16 pairs of inputs by 16 outputs.
+// multiply-add peak against 79 % when 16 columns are cut out of a 64-wide panel). Matrix units read
+// it as well: 16 pairs of inputs of a bf16 panel are a tile. kPanels64 is the layout of older bf16
+// files that were made for matrix units. No kernel reads it: such a file is repacked as it loads.
 // A contiguous run of rows (a slab) is a multiple of 64 rows in either.
 //
 // Weights quantised in groups (base/quantized.h) lie in kRows, each row as that says, or in

@@ -90,7 +90,8 @@ Status check_layouts(const State& state, const ModelFile& file) {
     if (tensor->layout == state.layout) continue;
     return invalid_argument(
         file.path() + " is packed as " + std::string(layout_name(tensor->layout)) +
-        " for another kind of device; this one streams " + std::string(layout_name(state.layout)) +
+        " for another kind of device or by an older version; this one streams " +
+        std::string(layout_name(state.layout)) +
         " from disk, so convert the checkpoint again for it (spillway convert --device " +
         (state.device.discrete() ? "cuda)" : "cpu)"));
   }

@@ -16,6 +16,7 @@ bool has_amx_int8();
 
 constexpr int64_t kAmxRows = 16;      // Most rows of a tile
 constexpr int64_t kAmxRowBytes = 64;  // Of a row
+constexpr int64_t kAmxTileBytes = kAmxRows * kAmxRowBytes;
 
 // What LDTILECFG reads.
 struct alignas(64) TileConfig {

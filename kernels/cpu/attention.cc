@@ -8,6 +8,7 @@
 #include "kernels/base/checked_math.h"
 #include "kernels/cpu/attention_body.h"
 #include "kernels/cpu/attention_parts.h"
+#include "kernels/cpu/attention_tile.h"
 #include "kernels/cpu/cpu_ops.h"
 
 namespace spillway::cpu {
@@ -55,20 +56,39 @@ bool stays_in_cache(const AttentionItem& item) {
 }
 
 // Where the rest of the layer computes in bf16 and the cache is in bf16, so do prompts, if that is
-// faster.
+// faster. Matrix units are faster even where factors have two parts. What these leave out is far
+// below the rounding of a cache that is not in float32, but scores that are nearly equal may change
+// places by it, so that a rule that drops rows would choose others.
+void choose_products(const CpuContext& context, const AttentionArgs& args,
+                     const AttentionItem& item, PromptView* view) {
+  const Format format = args.kv.format;
+  const bool of_bf16 = format == Format::kBF16;
+  const bool one_part = of_bf16 && args.out.dtype == DType::kBF16;
+  const bool two_parts = format != Format::kF32 && !item.budget.scored();
+  if (context.tiles() && attends_by_tiles() && (one_part || two_parts)) {
+    view->products = PromptProducts::kTiles;
+    view->parts = {one_part ? 1 : 2, of_bf16 ? 1 : 2};
+  } else if (context.bf16_dot() && one_part) {
+    view->products = PromptProducts::kBf16Pairs;
+  }
+}
+
 PromptView prompt_view(const CpuContext& context, const AttentionArgs& args,
                        const AttentionItem& item, int64_t kv_head) {
   const int64_t group = group_of(args);
-  return {head_view(args, item, kv_head * group),
-          group,
-          item.position,
-          args.window,
-          item.behind_beginning() ? item.beginning : item.kv,
-          item.position + (stays_in_cache(item) ? item.tokens : 0),
-          item.budget.scored_from(item.prompt_tokens()),
-          item.budget.score == KvScore::kSnapMax,
-          item.budget.chunk_ring,
-          context.bf16_dot() && args.out.dtype == DType::kBF16 && args.kv.format == Format::kBF16};
+  PromptView view{head_view(args, item, kv_head * group),
+                  group,
+                  item.position,
+                  args.window,
+                  item.behind_beginning() ? item.beginning : item.kv,
+                  item.position + (stays_in_cache(item) ? item.tokens : 0),
+                  item.budget.scored_from(item.prompt_tokens()),
+                  item.budget.score == KvScore::kSnapMax,
+                  item.budget.chunk_ring,
+                  PromptProducts::kFloat,
+                  FactorParts()};
+  choose_products(context, args, item, &view);
+  return view;
 }
 
 // Stores a prompt's new rows of one KV head, and sets the scores of their tiles of keys to 0.

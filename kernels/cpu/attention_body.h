@@ -44,6 +44,18 @@ struct HeadView {
   }
 };
 
+// What both products of a prompt's attention are made of: float32 (attention_tile.h); pairs of bf16
+// on vectors (attention_bf16.h: queries and softmax weights are rounded, keys and values are as the
+// cache, in bf16, has them); or matrix units (attention_amx.h).
+enum class PromptProducts : uint8_t { kFloat, kBf16Pairs, kTiles };
+
+// The parts of bf16 that a factor of a product by matrix units has (attention_amx.h): one or two,
+// and no more of keys and values than of queries and softmax weights.
+struct FactorParts {
+  int rows = 1;    // Of queries and softmax weights
+  int cached = 1;  // Of keys and values
+};
+
 // Prompt rows of one item, for one KV head and the query heads that share it: query row r is that
 // of token r / group and of head r % group of these.
 struct PromptView {
@@ -62,9 +74,8 @@ struct PromptView {
   int64_t scored_from = 0;
   bool highest = false;
   int64_t chunk_ring = 0;  // KvBudget's
-  // Both products are of pairs of bf16: queries and softmax weights are rounded, keys and values
-  // are as the cache, in bf16, has them. REQUIRES: has_bf16_dot() (cpu/gemm_bf16.h).
-  bool bf16_pairs = false;
+  PromptProducts products = PromptProducts::kFloat;
+  FactorParts parts;  // With kTiles
 
   int64_t keys() const { return position + head.tokens; }
   int64_t rows() const { return head.tokens * group; }

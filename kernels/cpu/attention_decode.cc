@@ -8,16 +8,15 @@
 #include "kernels/base/check.h"
 #include "kernels/cpu/attention_body.h"
 #include "kernels/cpu/attention_codes.h"
-#include "kernels/cpu/unroll.h"
 #include "kernels/kv_layout.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention_decode.cc"
 #include <hwy/foreach_target.h>
 //
-#include <hwy/contrib/math/math-inl.h>
 #include <hwy/highway.h>
 
+#include "kernels/cpu/attention_rows_inl.h"
 #include "kernels/cpu/attention_runs_inl.h"
 #include "kernels/cpu/quant_inl.h"
 #include "kernels/cpu/vector_inl.h"
@@ -27,267 +26,35 @@ namespace spillway::cpu {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-using D = hn::ScalableTag<float>;
-using V = hn::Vec<D>;
-
-// Loads two vectors of a row, widened. bfloat16 gives its even and its odd elements, which a shift
-// and a mask give from one load; the query and the sum are kept in the same order (to_pair_order).
-template <class T>
-HWY_INLINE void load_pair(const T* HWY_RESTRICT from, V& a, V& b) {
+// e^x of x <= 0, and NaN for NaN: half the instructions of Highway's Exp, which takes any x and
+// makes 0 of NaN. By Cody and Waite's reduction, x = k ln 2 + r with |r| <= ln 2 / 2, and Cephes'
+// polynomial for e^r (Moshier, expf); off by 2^-23 of the result at most, 0 below e^-87.
+HWY_INLINE V exp_below_zero(V x) {
   const D d;
-  a = load_widened(d, from);
-  b = load_widened(d, from + hn::Lanes(d));
-}
-HWY_INLINE void load_pair(const hwy::bfloat16_t* HWY_RESTRICT from, V& a, V& b) {
-  const D d;
-  const hn::RebindToUnsigned<D> du;
-  const auto both = hn::LoadU(du, reinterpret_cast<const uint32_t*>(from));
-  a = hn::BitCast(d, hn::ShiftLeft<16>(both));
-  b = hn::BitCast(d, hn::And(both, hn::Set(du, 0xffff0000u)));
-}
-
-// 8-bit ones, without their row's scale.
-HWY_INLINE void load_pair(const int8_t* HWY_RESTRICT from, V& a, V& b) {
-  const D d;
-  const hn::Rebind<int8_t, D> d8;
   const hn::RebindToSigned<D> di;
-  a = hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, from)));
-  b = hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, from + hn::Lanes(d))));
-}
-
-// Elements from a row of a run to the next: 8-bit ones have their scale in front.
-template <class T>
-constexpr size_t stride_of(size_t size) {
-  return std::is_same_v<T, int8_t> ? format_row_bytes(Format::kQ8, static_cast<int64_t>(size))
-                                   : size;
-}
-
-// Elements that whole pairs of vectors cover.
-HWY_INLINE size_t paired(size_t size) {
-  return size / (2 * hn::Lanes(D())) * (2 * hn::Lanes(D()));
-}
-
-// Permutes a row into (or back from) the order of load_pair<T>; the rest after the pairs stays.
-template <class T>
-void to_pair_order(const float* HWY_RESTRICT from, size_t size, bool back, float* HWY_RESTRICT to) {
-  const size_t lanes = hn::Lanes(D());
-  const size_t whole = std::is_same_v<T, hwy::bfloat16_t> ? paired(size) : 0;
-  for (size_t first = 0; first < whole; first += 2 * lanes) {
-    for (size_t i = 0; i < 2 * lanes; ++i) {
-      const size_t paired_at = i % 2 * lanes + i / 2;
-      to[first + (back ? i : paired_at)] = from[first + (back ? paired_at : i)];
-    }
-  }
-  std::copy(from + whole, from + size, to + whole);
-}
-
-constexpr size_t kLanes = hn::MaxLanes(D());
-constexpr size_t kRun = static_cast<size_t>(kKvBlockRows);
-static_assert(kRun % kLanes == 0);
-
-// Locality argument of __builtin_prefetch: the first-level cache.
-constexpr int kNear = 3;
-
-// Prefetches the lines of a pair of vectors, where anything lies ahead.
-template <bool kAhead, class T>
-HWY_INLINE void prefetch_pair(const T* from) {
-  if constexpr (!kAhead) return;
-  const auto* bytes = reinterpret_cast<const std::byte*>(from);
-  SPILLWAY_UNROLL_TIMES(2)
-  for (size_t i = 0; i < 2 * kLanes * sizeof(T); i += 64) __builtin_prefetch(bytes + i, 0, kNear);
-}
-
-// q . k of a run's rows, over whole pairs of vectors, of kHeads queries. All rows of the run,
-// whether they are in use or not, so that a row's sum does not depend on how many are. One query
-// goes row by row, so that memory is read line by line, which the hardware's prefetcher follows;
-// several share what is loaded and widened of the next rows.
-template <size_t kHeads, size_t kSize, bool kAhead, class T>
-HWY_INLINE void dot_rows(const float* const* q, const T* HWY_RESTRICT k, const T* ahead,
-                         size_t any_size, float* const* scores) {
-  const D d;
-  constexpr size_t kRows = kLanes / kHeads;  // At once: as many sums as a vector has lanes
-  const size_t size = kSize > 0 ? kSize : any_size;
-  const size_t whole = paired(size), stride = stride_of<T>(size);
-  for (size_t r = 0; r < kRun; r += kRows) {
-    V sums[kLanes];
-    V q_a[kHeads], q_b[kHeads];  // A pair of each query's vectors
-    const auto load_queries = [&](size_t i) {
-      SPILLWAY_UNROLL_TIMES(4)
-      for (size_t h = 0; h < kHeads; ++h) {
-        q_a[h] = hn::LoadU(d, q[h] + i);
-        q_b[h] = hn::LoadU(d, q[h] + i + kLanes);
-      }
-    };
-    const auto add = [&](size_t j, size_t i) {
-      V a, b;
-      prefetch_pair<kAhead>(ahead + (r + j) * stride + i);
-      load_pair(k + (r + j) * stride + i, a, b);
-      SPILLWAY_UNROLL_TIMES(4)
-      for (size_t h = 0; h < kHeads; ++h) {
-        V& sum = sums[h * kRows + j];
-        sum = hn::MulAdd(q_b[h], b, hn::MulAdd(q_a[h], a, sum));
-      }
-    };
-    SPILLWAY_UNROLL_TIMES(16)
-    for (size_t j = 0; j < kLanes; ++j) sums[j] = hn::Zero(d);
-    if constexpr (kHeads == 1) {
-      SPILLWAY_UNROLL_TIMES(16)
-      for (size_t j = 0; j < kRows; ++j) {
-        SPILLWAY_UNROLL_TIMES(8)
-        for (size_t i = 0; i < whole; i += 2 * kLanes) {
-          load_queries(i);
-          add(j, i);
-        }
-      }
-      hn::StoreU(sums_of_lanes(sums), d, scores[0] + r);
-    } else {
-      for (size_t i = 0; i < whole; i += 2 * kLanes) {
-        load_queries(i);
-        SPILLWAY_UNROLL_TIMES(16)
-        for (size_t j = 0; j < kRows; ++j) add(j, i);
-      }
-      HWY_ALIGN float found[kLanes];
-      hn::Store(sums_of_lanes(sums), d, found);
-      for (size_t h = 0; h < kHeads; ++h) std::copy_n(found + h * kRows, kRows, scores[h] + r);
-    }
-  }
-}
-
-HWY_INLINE float element(const float* x, size_t i) {
-  return x[i];
-}
-HWY_INLINE float element(const hwy::bfloat16_t* x, size_t i) {
-  return bf16_to_f32(x[i].bits);
-}
-HWY_INLINE float element(const hwy::float16_t* x, size_t i) {
-  uint16_t bits;
-  std::memcpy(&bits, x + i, sizeof(bits));
-  return f16_to_f32(bits);
-}
-
-HWY_INLINE float element(const int8_t* x, size_t i) {
-  return static_cast<float>(x[i]);
-}
-
-// Adds the columns after the last whole pair of vectors, for head sizes that are no multiple of
-// one.
-template <class T>
-void dot_tail(const float* q, const T* k, size_t size, size_t rows, float* scores) {
-  for (size_t i = paired(size); i < size; ++i) {
-    for (size_t r = 0; r < rows; ++r) scores[r] += q[i] * element(k, r * stride_of<T>(size) + i);
-  }
-}
-
-// out += sum over rows of weights[r] * v[r] over kPairs pairs of vectors from column `i` on, of
-// kHeads heads, out in pair order. Where there are registers for them, even and odd rows have sums
-// of their own: their chains hide the latency of the multiply-add.
-constexpr size_t kChains = HWY_ARCH_X86 && HWY_TARGET > HWY_AVX3 ? 1 : 2;
-template <size_t kHeads, size_t kPairs, bool kAhead, class T>
-HWY_INLINE void sum_columns(const float* const* weights, const T* HWY_RESTRICT v, const T* ahead,
-                            size_t size, size_t rows, size_t i, float* const* out) {
-  const D d;
-  constexpr size_t kVectors = 2 * kPairs;
-  V sums[kChains][kHeads * kVectors];
-  SPILLWAY_UNROLL_TIMES(4)
-  for (size_t h = 0; h < kHeads; ++h) {
-    SPILLWAY_UNROLL_TIMES(8)
-    for (size_t p = 0; p < kVectors; ++p) {
-      sums[0][h * kVectors + p] = hn::LoadU(d, out[h] + i + p * kLanes);
-      if constexpr (kChains == 2) sums[1][h * kVectors + p] = hn::Zero(d);
-    }
-  }
-  const auto add = [&](size_t r, V* HWY_RESTRICT to) {
-    V w[kHeads];
-    SPILLWAY_UNROLL_TIMES(4)
-    for (size_t h = 0; h < kHeads; ++h) w[h] = hn::Set(d, weights[h][r]);
-    SPILLWAY_UNROLL_TIMES(4)
-    for (size_t p = 0; p < kPairs; ++p) {
-      V a, b;
-      const size_t at = r * stride_of<T>(size) + i + p * 2 * kLanes;
-      prefetch_pair<kAhead>(ahead + at);
-      load_pair(v + at, a, b);
-      SPILLWAY_UNROLL_TIMES(4)
-      for (size_t h = 0; h < kHeads; ++h) {
-        V* HWY_RESTRICT sum = to + h * kVectors + 2 * p;
-        sum[0] = hn::MulAdd(w[h], a, sum[0]);
-        sum[1] = hn::MulAdd(w[h], b, sum[1]);
-      }
-    }
-  };
-  size_t r = 0;
-  for (; r + 2 <= rows; r += 2) {
-    add(r, sums[0]);
-    add(r + 1, sums[kChains - 1]);
-  }
-  if (r < rows) add(r, sums[0]);
-  SPILLWAY_UNROLL_TIMES(4)
-  for (size_t h = 0; h < kHeads; ++h) {
-    SPILLWAY_UNROLL_TIMES(8)
-    for (size_t p = 0; p < kVectors; ++p) {
-      V sum = sums[0][h * kVectors + p];
-      if constexpr (kChains == 2) sum = hn::Add(sum, sums[1][h * kVectors + p]);
-      hn::StoreU(sum, d, out[h] + i + p * kLanes);
-    }
-  }
-}
-
-template <size_t kHeads, size_t kSize, bool kAhead, class T>
-HWY_INLINE void sum_rows(const float* const* weights, const T* HWY_RESTRICT v, const T* ahead,
-                         size_t any_size, size_t rows, float* const* out) {
-  constexpr size_t kPair = 2 * kLanes;
-  static_assert(kSize % kPair == 0);
-  const size_t size = kSize > 0 ? kSize : any_size;
-  size_t i = 0;
-  if constexpr (kHeads == 1) {
-    for (; i + 4 * kPair <= size; i += 4 * kPair)
-      sum_columns<1, 4, kAhead>(weights, v, ahead, size, rows, i, out);
-  }
-  if constexpr (kHeads <= 2) {
-    for (; i + 2 * kPair <= size; i += 2 * kPair)
-      sum_columns<kHeads, 2, kAhead>(weights, v, ahead, size, rows, i, out);
-  }
-  for (; i + kPair <= size; i += kPair)
-    sum_columns<kHeads, 1, kAhead>(weights, v, ahead, size, rows, i, out);
-  if constexpr (kSize > 0) return;
-  for (; i < size; ++i) {
-    for (size_t h = 0; h < kHeads; ++h) {
-      for (size_t r = 0; r < rows; ++r)
-        out[h][i] += weights[h][r] * element(v, r * stride_of<T>(size) + i);
-    }
-  }
-}
-
-// Calls use(number of heads as a constant, first head) for `group` heads: those of a KV head share
-// what is loaded of a row, as many as there are registers for.
-#if HWY_TARGET <= HWY_AVX3
-constexpr size_t kSharedHeads = 4;
-#elif HWY_TARGET == HWY_SCALAR
-constexpr size_t kSharedHeads = 1;
-#else
-constexpr size_t kSharedHeads = 2;
-#endif
-template <class Use>
-HWY_INLINE void for_heads(size_t group, const Use& use) {
-  size_t h = 0;
-  if constexpr (kSharedHeads >= 4) {
-    for (; h + 4 <= group; h += 4) use(std::integral_constant<size_t, 4>(), h);
-  }
-  if constexpr (kSharedHeads >= 2) {
-    for (; h + 2 <= group; h += 2) use(std::integral_constant<size_t, 2>(), h);
-  }
-  for (; h < group; ++h) use(std::integral_constant<size_t, 1>(), h);
-}
-
-// e^x, and NaN for NaN, of which Highway's Exp makes 0.
-HWY_INLINE V exp_or_nan(V x) {
-  return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(D(), x));
+  // Adding 1.5 * 2^23 rounds to an integer, which is in the last bits then.
+  const V round = hn::Set(d, 12582912.0f);
+  const V shifted = hn::MulAdd(x, hn::Set(d, 1.44269504f), round);
+  const V k = hn::Sub(shifted, round);
+  V r = hn::NegMulAdd(k, hn::Set(d, 0.693359375f), x);
+  r = hn::NegMulAdd(k, hn::Set(d, -2.12194440e-4f), r);
+  V p = hn::MulAdd(r, hn::Set(d, 1.9875691500e-4f), hn::Set(d, 1.3981999507e-3f));
+  p = hn::MulAdd(p, r, hn::Set(d, 8.3334519073e-3f));
+  p = hn::MulAdd(p, r, hn::Set(d, 4.1665795894e-2f));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.6666665459e-1f));
+  p = hn::MulAdd(p, r, hn::Set(d, 5.0000001201e-1f));
+  p = hn::Add(hn::MulAdd(p, hn::Mul(r, r), r), hn::Set(d, 1.0f));
+  const auto exponent = hn::Add(hn::BitCast(di, shifted), hn::Set(di, 127));
+  const V power = hn::BitCast(d, hn::ShiftLeft<23>(exponent));
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.0f)), hn::Mul(p, power));
 }
 
 float highest_of(const float* HWY_RESTRICT scores, size_t rows) {
   const D d;
   V highest = hn::Set(d, scores[0]);
   size_t i = 0;
-  for (; i + kLanes <= rows; i += kLanes) highest = hn::Max(hn::LoadU(d, scores + i), highest);
+  for (; i + kStepLanes <= rows; i += kStepLanes)
+    highest = hn::Max(hn::LoadU(d, scores + i), highest);
   float most = hn::GetLane(hn::MaxOfLanes(d, highest));
   for (; i < rows; ++i) most = std::max(most, scores[i]);
   return most;
@@ -301,7 +68,7 @@ float softmax_in_place(float* HWY_RESTRICT scores, size_t rows, float highest) {
   V sum = hn::Zero(d);
   size_t i = 0;
   for (; i + lanes <= rows; i += lanes) {
-    const V e = exp_or_nan(hn::Sub(hn::LoadU(d, scores + i), m));
+    const V e = exp_below_zero(hn::Sub(hn::LoadU(d, scores + i), m));
     hn::StoreU(e, d, scores + i);
     sum = hn::Add(sum, e);
   }
@@ -309,7 +76,7 @@ float softmax_in_place(float* HWY_RESTRICT scores, size_t rows, float highest) {
   if (i < rows) {
     HWY_ALIGN float rest[hn::MaxLanes(D())] = {};
     std::copy(scores + i, scores + rows, rest);
-    hn::Store(exp_or_nan(hn::Sub(hn::Load(d, rest), m)), d, rest);
+    hn::Store(exp_below_zero(hn::Sub(hn::Load(d, rest), m)), d, rest);
     for (size_t j = 0; i < rows; ++i, ++j) total += scores[i] = rest[j];
   }
   return total;
@@ -385,7 +152,7 @@ HWY_INLINE void scale_by_rows(const std::byte* run, size_t row_bytes, const floa
   const D d;
   HWY_ALIGN float scales[kRun];
   for (size_t r = 0; r < kRun; ++r) std::memcpy(scales + r, run + r * row_bytes, sizeof(float));
-  for (size_t r = 0; r < kRun; r += kLanes) {
+  for (size_t r = 0; r < kRun; r += kStepLanes) {
     hn::StoreU(hn::Mul(hn::LoadU(d, from + r), hn::Load(d, scales + r)), d, to + r);
   }
 }
@@ -412,8 +179,12 @@ HWY_INLINE void score_run(const HeadView& view, const Run& run, const StepHeads&
       constexpr size_t kHeads = decltype(together)::value;
       float* scores[kHeads];
       for (size_t g = 0; g < kHeads; ++g) scores[g] = heads.scores[h + first + g] + run.first;
-      dot_rows<kHeads, kSize, kAs == RowsAs::kStored>(heads.q + h + first, k.at, k.ahead, size,
-                                                      scores);
+      constexpr bool kAhead = kAs == RowsAs::kStored;
+      if constexpr (kHeads == 1) {
+        dot_rows<kSize, kAhead>(heads.q[h + first], k.at, k.ahead, size, scores[0]);
+      } else {
+        dot_tiles<kHeads, kSize, kAhead>(heads.q + h + first, k.at, k.ahead, size, scores);
+      }
       for (size_t g = 0; g < kHeads; ++g) {
         dot_tail(heads.q[h + first + g], k.at, size, run.count, scores[g]);
         if constexpr (std::is_same_v<T, int8_t>) {
@@ -468,7 +239,8 @@ void attend_rows(const StepView& step, float* HWY_RESTRICT scratch) {
     return Runs{first_head.kv, block_bytes, offset,
                 run_bytes,     kv_heads,    there ? runs * kv_heads : 0};
   };
-  const size_t distance = std::max<size_t>(1, kAheadBytes / run_bytes);
+  const size_t ahead_bytes = group > 1 && !kPacked ? kAheadBytesShared : kAheadBytes;
+  const size_t distance = std::max<size_t>(1, ahead_bytes / run_bytes);
   const Runs all_keys = runs_at(first_head.keys_at, true),
              all_values = runs_at(first_head.values_at, true);
   const Runs none, next_keys = runs_at(first_head.keys_at + kv_heads * run_bytes, step.more);

@@ -1,11 +1,13 @@
-// Attention of prompt rows, tile by tile: in float32 (attention_tile.h), or with both products of
-// pairs of bf16 on the panel kernels of gemm_bf16.h (attention_bf16.h), with keys and values packed
-// as if they were weights.
+// Attention of prompt rows, tile by tile: in float32 or by matrix units (attention_tile.h), or with
+// both products of pairs of bf16 on the panel kernels of gemm_bf16.h (attention_bf16.h), with keys
+// and values packed as if they were weights.
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "kernels/cpu/attention_amx.h"
 #include "kernels/cpu/attention_bf16.h"
 #include "kernels/cpu/attention_body.h"
 #include "kernels/cpu/attention_pack.h"
@@ -137,10 +139,10 @@ int64_t ceil_div(int64_t value, int64_t by) {
 }
 
 // How attend_prompt() goes through keys and queries; its scratch, in floats (pairs of bf16 are as
-// large as one). Both kinds of products take the same tiles, so that a kind needs no plan of its
+// large as one). All kinds of products take the same tiles, so that a kind needs no plan of its
 // own.
 struct PromptPlan {
-  int64_t depth, width;  // Of packed keys and values, in floats: the most of both kinds
+  int64_t depth, width;  // Of packed keys and values, in floats: the most of all kinds
   int64_t key_tiles;     // Of all keys
   int64_t run_tiles;     // Key tiles that are packed at once
   bool at_once;          // These are all
@@ -148,7 +150,7 @@ struct PromptPlan {
   int64_t kept_tiles;    // Score tiles that live until a query tile's end
 
   PromptPlan(int64_t head_size, int64_t keys, bool scored)
-      : depth(std::max(key_depth(head_size), pair_columns(head_size))),
+      : depth(std::max(tile_depth(head_size), pair_columns(head_size))),
         width(value_width(head_size)) {
     key_tiles = ceil_div(keys, kTileKeys);
     const int64_t most = std::clamp<int64_t>(kRunFloats / run_floats(1), 1, kRunTilesMax);
@@ -172,8 +174,8 @@ struct PromptPlan {
            16;
   }
   int64_t floats(int64_t head_size) const {
-    return scratch_floats(head_size) + run_floats(run_tiles) + block_tiles * query_floats() +
-           score_floats();
+    return scratch_floats(head_size) + kTileKeys * depth + run_floats(run_tiles) +
+           block_tiles * query_floats() + score_floats();
   }
 };
 
@@ -198,6 +200,7 @@ class PromptPass {
     const float* const end = scratch + plan_.floats(head_.head_size);
     const auto take = [&](int64_t floats) { return std::exchange(scratch, scratch + floats); };
     pack_scratch_ = take(PromptPlan::scratch_floats(head_.head_size));
+    lines_ = take(kTileKeys * plan_.depth);
     keys_ = take(plan_.run_tiles * kTileKeys * plan_.depth);
     values_ = take(plan_.run_tiles * kTileKeys * plan_.width);
     for (int64_t i = 0; i < plan_.block_tiles; ++i) {
@@ -258,8 +261,11 @@ class PromptPass {
       ++position;
     }
     std::fill(tile.positions + rows, tile.positions + kTileRows, tile.positions[rows - 1]);
-    if (view_.bf16_pairs) {
+    if (in_pairs()) {
       begin_pairs(tile);
+    } else if (by_tiles()) {
+      pack_queries(view_, first_row, rows, tile.out);
+      pack_query_tiles(tile.out, rows, head_.head_size, view_.parts, pairs(tile.strips));
     } else {
       pack_queries(view_, first_row, rows, tile.strips);
     }
@@ -314,9 +320,19 @@ class PromptPass {
     const int64_t end = std::min(run + plan_.run_tiles, plan_.key_tiles);
     float* const keys = keys_ + key_offset(first - run);
     float* const to = values_ + value_offset(first - run);
-    if (view_.bf16_pairs) {
+    if (in_pairs()) {
       pack_key_pairs(view_, first, end, pack_scratch_, pairs(keys));
       if (values) pack_value_pairs(view_, first, end, pack_scratch_, pairs(to));
+    } else if (by_tiles()) {
+      for (int64_t tile = first; tile < end; ++tile) {
+        pack_tiles(view_, false, tile, tile + 1, pack_scratch_, lines_);
+        pack_key_tiles(lines_, head_.head_size, view_.parts.cached,
+                       numbers(keys + key_offset(tile - first)));
+        if (!values) continue;
+        pack_tiles(view_, true, tile, tile + 1, pack_scratch_, lines_);
+        pack_value_tiles(lines_, head_.head_size, view_.parts.cached,
+                         numbers(to + value_offset(tile - first)));
+      }
     } else {
       pack_tiles(view_, false, first, end, pack_scratch_, keys);
       if (values) pack_tiles(view_, true, first, end, pack_scratch_, to);
@@ -328,12 +344,21 @@ class PromptPass {
   static const uint32_t* pairs(const float* packed) {
     return reinterpret_cast<const uint32_t*>(packed);
   }
+  static uint16_t* numbers(float* packed) { return reinterpret_cast<uint16_t*>(packed); }
+  static const uint16_t* numbers(const float* packed) {
+    return reinterpret_cast<const uint16_t*>(packed);
+  }
+  bool in_pairs() const { return view_.products == PromptProducts::kBf16Pairs; }
+  bool by_tiles() const { return view_.products == PromptProducts::kTiles; }
   int64_t key_offset(int64_t tiles) const {
     const int64_t size = head_.head_size;
-    return tiles * kTileKeys * (view_.bf16_pairs ? key_pairs(size) : key_depth(size));
+    if (by_tiles()) return tiles * kTileKeys * tile_depth(size) * view_.parts.cached / 2;
+    return tiles * kTileKeys * (in_pairs() ? key_pairs(size) : key_depth(size));
   }
   int64_t value_offset(int64_t tiles) const {
-    return tiles * kTileKeys * (view_.bf16_pairs ? plan_.width / 2 : key_depth(head_.head_size));
+    const int64_t depth = key_depth(head_.head_size);
+    if (by_tiles()) return tiles * kTileKeys * depth * view_.parts.cached / 2;
+    return tiles * kTileKeys * (in_pairs() ? plan_.width / 2 : depth);
   }
 
   // Softmax weights as pairs, before they are packed: behind the strips, which are half as large.
@@ -346,21 +371,30 @@ class PromptPass {
   float* maxima(int64_t key_tile) const { return maxima_ + kept(key_tile) * kTileRows; }
 
   TileQueries queries(const QueryTile& tile, float* maximum, float* sum) const {
-    return {tile.rows, head_.head_size, tile.positions, tile.strips, maximum, sum};
+    return {tile.rows, head_.head_size, tile.positions, tile.strips, pairs(tile.strips), maximum,
+            sum};
   }
 
   // exp(score - running maximum) of a key tile, and with `out` its part of the output.
   void weigh(const QueryTile& tile, int64_t key_tile, float* maximum, float* sum, float* out) {
-    if (view_.bf16_pairs) {
+    if (in_pairs()) {
       weigh_pairs(tile, key_tile, maximum, sum, out);
     } else {
-      const float* const values = values_ + value_offset(key_tile - run_);
-      attend_tile(queries(tile, maximum, sum),
-                  {keys_ + key_offset(key_tile - run_), out == nullptr ? nullptr : values,
-                   key_tile * kTileKeys, view_.window},
+      attend_tile(queries(tile, maximum, sum), keys(key_tile, out != nullptr),
                   head_.scores != nullptr, scores(key_tile), out);
     }
     if (head_.scores != nullptr) std::copy_n(maximum, kTileRows, maxima(key_tile));
+  }
+
+  TileKeys keys(int64_t key_tile, bool with_values) const {
+    const float* const keys = keys_ + key_offset(key_tile - run_);
+    const float* const values = with_values ? values_ + value_offset(key_tile - run_) : nullptr;
+    const int64_t first_key = key_tile * kTileKeys;
+    if (by_tiles()) {
+      return {nullptr,       nullptr,         first_key,  view_.window,
+              numbers(keys), numbers(values), view_.parts};
+    }
+    return {keys, values, first_key, view_.window, nullptr, nullptr, {}};
   }
 
   void weigh_pairs(const QueryTile& tile, int64_t key_tile, float* maximum, float* sum,
@@ -413,7 +447,7 @@ class PromptPass {
     rows.first = std::max(rows.first, static_cast<size_t>(counted - tile.positions));
     if (rows.first >= rows.end) return;
     float* const to = head_.scores + key_tile * kTileKeys;
-    if (!view_.bf16_pairs) {
+    if (!in_pairs()) {
       add_weights(queries(tile, tile.maximum, tile.sum), maxima(key_tile), scores(key_tile),
                   static_cast<int64_t>(rows.first), static_cast<int64_t>(rows.end), view_.highest,
                   to);
@@ -429,7 +463,7 @@ class PromptPass {
   }
 
   void store(const QueryTile& tile) const {
-    if (view_.bf16_pairs) return store_pairs(tile);
+    if (in_pairs()) return store_pairs(tile);
     store_tile(view_, tile.first_row, tile.rows, tile.sum, tile.out, tile.strips);
   }
   void store_pairs(const QueryTile& tile) const {
@@ -452,7 +486,8 @@ class PromptPass {
   const PromptView& view_;
   const HeadView& head_;
   const PromptPlan plan_;
-  float *pack_scratch_, *keys_, *values_;  // Of tiles from run_ on
+  float *pack_scratch_, *lines_;
+  float *keys_, *values_;  // Of tiles from run_ on
   int64_t run_ = -1;
   bool has_values_ = false;
   QueryTile block_[kBlockTilesMax];
@@ -478,6 +513,8 @@ int64_t prompt_block_rows(int64_t head_size, int64_t keys) {
 }
 
 void attend_prompt(const PromptView& view, int64_t first_row, int64_t end_row, float* scratch) {
+  std::optional<TilesInUse> tiles;
+  if (view.products == PromptProducts::kTiles) tiles.emplace();
   PromptPass pass(view, scratch);
   for (int64_t row = first_row; row < end_row; row += pass.block_rows()) {
     pass.attend(row, std::min(row + pass.block_rows(), end_row));

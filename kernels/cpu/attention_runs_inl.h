@@ -28,6 +28,10 @@ HWY_INLINE void prefetch_run(const std::byte* run, size_t bytes) {
 // 0.1 microseconds only if some KB are under way all the time. Among 4 to 64 KiB this is the best
 // or next to it (two Zen 5 cores, heads of 64 and 128).
 constexpr size_t kAheadBytes = 8192;
+// Of heads that share rows, whose arithmetic takes as long as memory does: what is asked for early
+// pushes their queries and sums out of the first-level cache (two Zen 3 cores: 1 to 3 % slower with
+// twice as many).
+constexpr size_t kAheadBytesShared = 4096;
 
 // The runs of neighbouring KV heads, keys or values, in the order in which they are read: block by
 // block, in a block from `offset` on head by head, where they are contiguous.

@@ -8,7 +8,9 @@
 #include <limits>
 #include <type_traits>
 
+#include "kernels/cpu/amx.h"
 #include "kernels/cpu/attention_pack.h"
+#include "kernels/cpu/gemm_bf16.h"
 #include "kernels/cpu/gemm_f32.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -34,6 +36,7 @@ constexpr int64_t kVectors = 3;
 constexpr int64_t kBlock = kVectors * kLanes;
 #if HWY_TARGET <= HWY_AVX3
 constexpr int64_t kStrip = 8;
+static_assert(kBlock == kTileBlock);
 #else
 constexpr int64_t kStrip = 4;
 #endif
@@ -147,6 +150,7 @@ class Block {
  public:
   Block(const TileQueries& queries, const TileKeys& keys, int64_t first_row)
       : keys_(keys),
+        head_size_(queries.head_size),
         depth_(key_depth(queries.head_size)),
         positions_(queries.positions + first_row),
         maximum_(queries.maximum + first_row),
@@ -174,10 +178,39 @@ class Block {
   void attend(const float* queries, bool keep, float* weights, float* out) {
     if (first_ == end_) return;
     score(queries, weights);
+    const int64_t from = keep ? 0 : seen_[first_].from;
     bool rescales = false;
-    for (int64_t v = first_; v < end_; ++v) rescales |= soften(v, keep, weights + v * kLanes);
+    for (int64_t v = first_; v < end_; ++v) {
+      rescales |= soften(v, from, keep ? kTileKeys : seen_[v].to, weights + v * kLanes);
+    }
     if (keys_.values != nullptr) add_values(weights, rescales, out);
   }
+
+#if HWY_TARGET <= HWY_AVX3
+  // attend() by matrix units. queries: of the block's first vector.
+  void attend_by_tiles(const uint32_t* queries, bool keep, float* weights, float* out) {
+    const auto rounded_up = [](int64_t key, int64_t to) { return (key + to - 1) / to * to; };
+    const FactorParts parts = keys_.parts;
+    for (int64_t v = first_; v < end_; ++v) {
+      tile_scores(keys_.key_tiles, queries + v * query_tile_words(head_size_, parts), parts,
+                  head_size_, seen_[v].from / kLanes * kLanes, rounded_up(seen_[v].to, kLanes),
+                  kBlock, weights + v * kLanes);
+    }
+    constexpr int64_t kPartWords = kTileKeys / 2 * kLanes;
+    HWY_ALIGN uint32_t pairs[2 * kPartWords];
+    for (int64_t v = first_; v < end_; ++v) {
+      const int64_t from = seen_[v].from / kPairDepth * kPairDepth;
+      const int64_t to = rounded_up(seen_[v].to, kPairDepth);
+      float* const own = weights + v * kLanes;
+      const bool rescales = soften(v, keep ? 0 : from, keep ? kTileKeys : to, own);
+      if (keys_.value_tiles == nullptr) continue;
+      pack_row_pairs(own + from * kBlock, kBlock, to - from, parts.rows, kPartWords,
+                     pairs + from / 2 * kLanes);
+      if (rescales) rescale(v, out + v * kLanes);
+      tile_outputs(keys_.value_tiles, pairs, parts, head_size_, from, to, kBlock, out + v * kLanes);
+    }
+  }
+#endif
 
  private:
   // Calls kernel(std::integral_constant<int, vectors>()).
@@ -205,9 +238,9 @@ class Block {
     }
   }
 
-  // Turns a vector's scores into 2^(score - maximum), 0 for keys that a row does not see. Whether
-  // earlier sums are to be rescaled, by factor_.
-  bool soften(int64_t v, bool keep, float* HWY_RESTRICT scores) {
+  // Turns a vector's scores of keys [first, end) into 2^(score - maximum), 0 for keys that a row
+  // does not see. Whether earlier sums are to be rescaled, by factor_.
+  bool soften(int64_t v, int64_t first, int64_t end, float* HWY_RESTRICT scores) {
     const D d;
     const hn::RebindToSigned<D> di;
     const Seen seen = seen_[v];
@@ -251,7 +284,7 @@ class Block {
     const auto clear = [&](int64_t from, int64_t to) {
       for (int64_t at = from; at < to; ++at) hn::StoreU(hn::Zero(d), d, scores + at * kBlock);
     };
-    clear(keep ? 0 : seen_[first_].from, seen.from);
+    clear(first, seen.from);
     soften_some(seen.from, seen.all_from);
     for (int64_t at = seen.all_from; at < seen.all_to; ++at) {
       const V e = exp2_of(hn::Sub(load(at), high));
@@ -259,7 +292,7 @@ class Block {
       total = hn::Add(total, e);
     }
     soften_some(seen.all_to, seen.to);
-    if (keep) clear(seen.to, kTileKeys);
+    clear(seen.to, end);
 
     // Equal ones may be -infinity, of a row that has seen no key yet.
     const V one = hn::Set(d, 1.0f);
@@ -270,6 +303,13 @@ class Block {
     const V sum = hn::LoadU(d, sum_ + v * kLanes);
     hn::StoreU(hn::MulAdd(sum, factor, total), d, sum_ + v * kLanes);
     return !hn::AllTrue(d, same);
+  }
+
+  void rescale(int64_t v, float* HWY_RESTRICT out) const {
+    const V f = hn::LoadU(D(), factor_ + v * kLanes);
+    for (int64_t i = 0; i < depth_; ++i) {
+      hn::StoreU(hn::Mul(hn::LoadU(D(), out + i * kBlock), f), D(), out + i * kBlock);
+    }
   }
 
   // Adds values times weights to the outputs, in runs of keys that the same vectors see.
@@ -294,7 +334,7 @@ class Block {
   }
 
   const TileKeys& keys_;
-  const int64_t depth_;
+  const int64_t head_size_, depth_;
   const int32_t* const positions_;
   float* const maximum_;
   float* const sum_;
@@ -307,10 +347,21 @@ void AttendTile(const TileQueries& queries, const TileKeys& keys, bool keep, flo
                 float* out) {
   const int64_t depth = key_depth(queries.head_size);
   for (int64_t row = 0; row < queries.rows; row += kBlock) {
-    Block(queries, keys, row)
-        .attend(queries.packed + row * depth, keep, weights + (keep ? row * kTileKeys : 0),
-                out + row * depth);
+    Block block(queries, keys, row);
+    float* const own = weights + (keep ? row * kTileKeys : 0);
+#if HWY_TARGET <= HWY_AVX3
+    if (keys.key_tiles != nullptr) {
+      const int64_t words = query_tile_words(queries.head_size, keys.parts);
+      block.attend_by_tiles(queries.tiles + row / kLanes * words, keep, own, out + row * depth);
+      continue;
+    }
+#endif
+    block.attend(queries.packed + row * depth, keep, own, out + row * depth);
   }
+}
+
+bool HasTiles() {
+  return HWY_TARGET <= HWY_AVX3;
 }
 
 // The addresses of query rows, or of outputs, one after another: heads of a group, then tokens.
@@ -497,12 +548,17 @@ HWY_AFTER_NAMESPACE();
 namespace spillway::cpu {
 
 HWY_EXPORT(PackQueries);
+HWY_EXPORT(HasTiles);
 HWY_EXPORT(AttendTile);
 HWY_EXPORT(StoreTile);
 HWY_EXPORT(AddWeights);
 
 void pack_queries(const PromptView& view, int64_t first_row, int64_t rows, float* packed) {
   HWY_DYNAMIC_DISPATCH(PackQueries)(view, first_row, rows, packed);
+}
+
+bool attends_by_tiles() {
+  return has_amx_bf16() && has_bf16_dot() && HWY_DYNAMIC_DISPATCH(HasTiles)();
 }
 
 void attend_tile(const TileQueries& queries, const TileKeys& keys, bool keep, float* weights,

@@ -8,10 +8,13 @@
 // Vectors of rows that see no key of a strip of keys are left out of both products. A row's bits do
 // not depend on the rows beside it: a key that it does not see has weight 0 where it is not left
 // out.
+//
+// With matrix units both products are those of attention_amx.h; all else is the same.
 #pragma once
 
 #include <cstdint>
 
+#include "kernels/cpu/attention_amx.h"
 #include "kernels/cpu/attention_body.h"
 
 namespace spillway::cpu {
@@ -25,21 +28,29 @@ struct TileQueries {
   int64_t head_size = 0;
   const int32_t* positions = nullptr;  // [96]; those after the last row are as the last
   const float* packed = nullptr;       // pack_queries()
+  const uint32_t* tiles = nullptr;     // pack_query_tiles() (attention_amx.h), in its place
   float* maximum = nullptr;            // [96]: the running maxima, of scores times log2(e)
   float* sum = nullptr;                // [96]: those of e^(score - maximum)
 };
 
-// A tile of keys and values as pack_tiles() (attention_pack.h) packs them.
+// A tile of keys and values as pack_tiles() (attention_pack.h) packs them, or for matrix units.
 struct TileKeys {
   const float* keys = nullptr;
-  const float* values = nullptr;  // Null: only maxima, sums and weights are wanted.
+  const float* values = nullptr;  // Null, both: only maxima, sums and weights are wanted.
   int64_t first_key = 0;
   int64_t window = 0;
+  const uint16_t* key_tiles = nullptr;  // pack_key_tiles(), in place of `keys`
+  const uint16_t* value_tiles = nullptr;
+  FactorParts parts;
 };
 
 // Query rows [first_row, first_row + rows) times the scale and log2(e), [96 / block][key_depth of
 // the head][block]; rows of the last vector that are not there are zeros.
 void pack_queries(const PromptView& view, int64_t first_row, int64_t rows, float* packed);
+
+// Whether this CPU has what attention by matrix units takes, and the kernels of this file are those
+// of its widest vectors.
+bool attends_by_tiles();
 
 // Adds a tile of keys to the running maxima, sums and outputs, [96 / block][key_depth][block].
 // weights: with `keep`, the e^(score - maximum) of all rows, for add_weights(), [96 /

@@ -103,17 +103,13 @@ class CpuDevice final : public Device {
                          (is_quantized(weights) && context_.bf16_dot());
     return in_bf16 ? DType::kBF16 : DType::kF32;
   }
-  MatrixLayout matrix_layout(Format weights) const override {
-    return in_panels64(weights) ? MatrixLayout::kPanels64 : MatrixLayout::kPanels16;
-  }
+  MatrixLayout matrix_layout(Format) const override { return MatrixLayout::kPanels16; }
   bool in_int8(Format weights) const override {
     return context_.int8(weights, takes_hadamard(weights));
   }
-  bool native_bf16() const override { return context_.bf16_dot() || in_panels64(Format::kBF16); }
+  bool native_bf16() const override { return context_.bf16_dot() || context_.tiles(); }
 
  private:
-  bool in_panels64(Format weights) const { return weights == Format::kBF16 && context_.tiles(); }
-
   cpu::CpuContext context_;
   std::vector<int> nodes_;  // That memory is spread over; empty: it is not
   std::string name_;

@@ -106,7 +106,7 @@ void pack_int8_strip(const Int8Bodies& bodies, Format format, const std::byte* a
 
 size_t int8_scratch_bytes(const Int8Bodies& bodies, Format format, int64_t rows, int64_t columns) {
   if (!is_grouped(format) || rows < bodies.expand_rows) return 0;
-  return rows <= kGemmRowsMax ? sizeof(ExpandedPair) : int8_scratch_bytes_max(columns);
+  return rows <= kGemmRowsMax ? int8_scratch_bytes_max(kStretch) : int8_scratch_bytes_max(columns);
 }
 
 Int8Panels int8_panels(const Int8Bodies& bodies, Format format, int64_t rows,

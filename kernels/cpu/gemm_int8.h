@@ -90,7 +90,7 @@ struct alignas(64) ExpandedPair {
 // Four neighbouring panels of weights, as multiply_int8_tile() takes them.
 struct Int8Panels {
   const std::byte* packed = nullptr;  // As they are stored
-  ExpandedPair* expanded = nullptr;   // [pair][stretch] if `kept`, else one; null: fused kernels
+  ExpandedPair* expanded = nullptr;   // [pair][stretch] if `kept`, else [pair]; null: fused kernels
   bool kept = false;                  // For the blocks of rows that follow
   bool filled = false;                // By the block before, which has read the weights
 };

@@ -4,9 +4,8 @@
 // weights are such tiles as they are stored, and so are those that are expanded from 4 bits.
 //
 // Sums of a stretch are the same integers whatever adds them up, and they become float32 by the
-// same steps as in gemm_int8_inl.h: a row has the same bits as by vectors. Its speed has not been
-// measured: it was written on a machine without these units, and tests emulate the instructions
-// (tests/support/amx_emulator.h).
+// same steps as in gemm_int8_inl.h: a row has the same bits as by vectors. On CPUs without these
+// units, tests emulate the instructions (tests/support/amx_emulator.h).
 #include "kernels/cpu/gemm_int8.h"
 
 #if defined(__x86_64__)
@@ -33,8 +32,8 @@ namespace amx {
 constexpr int64_t kPanelOutputs = 16, kTilePanels = kGemmColumns / kPanelOutputs;
 constexpr int64_t kPair = 2;        // Panels, and strips, that are multiplied together
 constexpr int64_t kStepQuads = 16;  // Of a row of a tile
-constexpr int64_t kStepBytes = kAmxRows * kAmxRowBytes;  // A panel's tile
 constexpr int64_t kStretchQuads = kStretch / 4;
+constexpr int64_t kLine = 64;  // Bytes of a line of a cache
 constexpr int64_t kScalesMax = int8_stretch_scales(Format::kQ4_1);
 static_assert(kInt8QuadsMultiple % kStepQuads == 0);
 static_assert(kStepQuads * 4 == kAmxRowBytes && kStretchQuads % kStepQuads == 0);
@@ -72,180 +71,335 @@ struct Block {
   }
 };
 
-// What memory is asked for while strips are multiplied: of two panels that are `apart` bytes apart,
-// from `at` on, `step` bytes for each tile of theirs.
-struct Ahead {
-  const std::byte* at = nullptr;  // Null: nothing
-  int64_t apart = 0, step = 0;
+struct PanelPair {
+  const std::byte* w = nullptr;  // Null: it is left out.
+  int64_t apart = 0;             // From one panel to the other
+  const float* units = nullptr;  // Of expanded panels, [panel][16]
+};
+// A stretch of the tile's panels, pair by pair, and what will be read after it: each pair of strips
+// asks memory for a part of it, lines of each panel with each step.
+struct PanelStretch {
+  PanelPair pairs[kTilePanels / kPair];
+  int64_t next_apart = 0;  // From one panel to the other
+  const std::byte* next = nullptr;
+  int64_t ask_lines = 0, ask_bytes = 0;  // A step and panel; a pair of strips and panel
+
+  // `bytes` of each panel
+  void ask_for(const std::byte* at, int64_t bytes, int64_t apart, int64_t strips) {
+    constexpr int64_t kSteps = kStretchQuads / kStepQuads;
+    const int64_t asks = (strips + kPair - 1) / kPair * kSteps;
+    next = at;
+    next_apart = apart;
+    ask_lines = (bytes + asks * kLine - 1) / (asks * kLine);
+    ask_bytes = ask_lines * kLine * kSteps;
+  }
+  // Where a pair of strips and of panels begins to ask
+  const std::byte* ask(int64_t pair, int64_t strip_pair) const {
+    return next + pair * kPair * next_apart + strip_pair * ask_bytes;
+  }
 };
 
-// The part of a pair of strips in the `bytes` of each panel's next stretch.
-inline Ahead part_of(const std::byte* next, int64_t bytes, int64_t apart, int64_t part,
-                     int64_t parts) {
-  constexpr int64_t kSteps = kStretchQuads / kStepQuads;
-  const int64_t share = (bytes + parts - 1) / parts;
-  return {next + share * part, apart, (share + kSteps - 1) / kSteps};
-}
+// Sums of two strips and two panels whose outputs wait for them.
+struct Pending {
+  const Sums* sums = nullptr;
+  const float* scales[kPair] = {};  // StripStretch::scales
+  int64_t rows[kPair] = {};         // The second may be none.
+  float* c[kPair] = {};
+  const float* units = nullptr;
+};
 
-inline void prefetch(Ahead* ahead) {
-  constexpr int64_t kLine = 64;
-  for (int64_t line = 0; line < ahead->step; line += kLine) {
-    __builtin_prefetch(ahead->at + line, 0, 2);
-    __builtin_prefetch(ahead->at + ahead->apart + line, 0, 2);
+// What expanded panels' sums are in: their value is sum * unit + minus, minus the start.
+struct Units {
+  __m512 unit0, unit1, minus0, minus1;
+};
+template <bool kUnits>
+inline Units load_units(const float* units) {
+  const __m512 minus = _mm512_set1_ps(-kFloatStart);
+  if constexpr (!kUnits) {
+    return {minus, minus, minus, minus};
+  } else {
+    const __m512 first = _mm512_load_ps(units), second = _mm512_load_ps(units + kPanelOutputs);
+    return {first, second, _mm512_mul_ps(first, minus), _mm512_mul_ps(second, minus)};
   }
-  ahead->at += ahead->step;
 }
 
-// Sums of a stretch of `steps` tiles of inputs: of one or two strips and two panels that are
-// `apart` bytes apart. With two, each tile is loaded for two products.
-template <int kStrips>
-inline void sum_stretch(const StripStretch* strips, int64_t steps, const std::byte* w,
-                        int64_t apart, Ahead ahead, Sums& to) {
-  constexpr int64_t kSumBytes = sizeof(Sums) / kPair / kAmxRows;  // From row to row
-  // g++ 12 does not know that loads of tiles read memory.
+// Adds sums of a panel to 16 outputs of a row.
+template <bool kUnits>
+inline __attribute__((always_inline)) void finish_sums(const int32_t* sums, __m512i start,
+                                                       __m512 scale, __m512 unit, __m512 minus,
+                                                       float* to) {
+  const __m512 sum = _mm512_castsi512_ps(_mm512_add_epi32(_mm512_load_si512(sums), start));
+  const __m512 value = kUnits ? _mm512_fmadd_ps(sum, unit, minus) : _mm512_add_ps(sum, minus);
+  _mm512_store_ps(to, _mm512_fmadd_ps(scale, value, _mm512_load_ps(to)));
+}
+
+// Row `i` of a strip of `rows` rows, two panels.
+template <bool kUnits>
+inline __attribute__((always_inline)) void finish_row(const int32_t (*sums)[kPair][kPanelOutputs],
+                                                      const float* scales, int64_t rows,
+                                                      const Units& units, float* c, int64_t i) {
+  int32_t start;  // Bits of kFloatStart, less what + 128 added to the sum
+  std::memcpy(&start, scales + rows + i, sizeof(start));
+  const __m512i starts = _mm512_set1_epi32(start);
+  const __m512 scale = _mm512_set1_ps(scales[i]);
+  float* const to = c + i * kGemmColumns;
+  finish_sums<kUnits>(sums[i][0], starts, scale, units.unit0, units.minus0, to);
+  finish_sums<kUnits>(sums[i][1], starts, scale, units.unit1, units.minus1, to + kPanelOutputs);
+}
+
+template <bool kUnits>
+__attribute__((noinline)) void finish_pending(const Pending& pending) {
+  const auto units = load_units<kUnits>(pending.units);
+  for (int s = 0; s < kPair; ++s) {
+    for (int64_t i = 0; i < pending.rows[s]; ++i) {
+      finish_row<kUnits>((*pending.sums)[s], pending.scales[s], pending.rows[s], units,
+                         pending.c[s], i);
+    }
+  }
+}
+
+constexpr int64_t kSumBytes = sizeof(Sums) / kPair / kAmxRows;  // From row to row
+
+inline void store_sums(Sums& to) {
+  _tile_stored(0, to[0][0][0], kSumBytes);
+  _tile_stored(1, to[0][0][1], kSumBytes);
+  _tile_stored(2, to[1][0][0], kSumBytes);
+  _tile_stored(3, to[1][0][1], kSumBytes);
+}
+
+// A whole stretch of all pairs of strips by all panels, but for the `first` of these products: what
+// tiles have summed, vectors finish while tiles sum the next, so that the last sums stay pending,
+// as those of the product before are. `kWhole`: the strips of all pairs have as many rows as a
+// tile. Each tile is loaded for two products, and activations come from a near cache for all but
+// the first pair of panels. REQUIRES: two strips are pending, whole ones if kWhole.
+//
+// Vectors keep up with tiles only where nothing waits for memory that was just written in another
+// width, and where no branch is guessed wrong: that would wait for, or throw away, all tiles that
+// were loaded ahead. So everything is in one function, in plain variables, without loops over rows
+// where strips are whole: 1.4 times the rate of two functions that pass structs.
+template <bool kUnits, bool kWhole>
+__attribute__((noinline)) void multiply_pairs(const Block& block, int64_t stretch,
+                                              const PanelStretch& panels, int64_t first, float* c,
+                                              Sums* sums, Pending* pending) {
+  constexpr int64_t kSteps = kStretchQuads / kStepQuads, kRows = kPair * kAmxRows / kSteps;
+  static_assert(kSteps == 2 * kPair && 2 * kRows == kAmxRows);
+  constexpr int64_t kPairs = kTilePanels / kPair;
+  const int64_t strip_pairs = block.strips.count() / kPair;
+  const Sums* last_sums = pending->sums;
+  const float *last_scales0 = pending->scales[0], *last_scales1 = pending->scales[1];
+  const float* last_units = pending->units;
+  int64_t last_rows0 = pending->rows[0], last_rows1 = pending->rows[1];
+  float *last_c0 = pending->c[0], *last_c1 = pending->c[1];
+  Sums* to = last_sums == sums ? sums + 1 : sums;
+  for (int64_t s = 0; s < strip_pairs; ++s) {
+    const StripStretch above = block.at(s * kPair, stretch, c);
+    const StripStretch below = block.at(s * kPair + 1, stretch, c);
+    const int64_t above_step = (kWhole ? kAmxRows : above.rows) * kAmxRowBytes;
+    const int64_t below_step = (kWhole ? kAmxRows : below.rows) * kAmxRowBytes;
+    const auto* const a = reinterpret_cast<const std::byte*>(above.quads);
+    const auto* const b = reinterpret_cast<const std::byte*>(below.quads);
+    for (int64_t pair = s == 0 ? first : 0; pair < kPairs; ++pair) {
+      const std::byte* const w = panels.pairs[pair].w;
+      const std::byte* const beside = w + panels.pairs[pair].apart;
+      const std::byte* ask0 = panels.ask(pair, s);
+      const std::byte* ask1 = ask0 + panels.next_apart;
+      const auto units = load_units<kUnits>(last_units);
+      // g++ 12 does not know that loads of tiles read memory.
+      asm volatile("" ::: "memory");
+      _tile_zero(0);
+      _tile_zero(1);
+      _tile_zero(2);
+      _tile_zero(3);
+#pragma GCC unroll 4
+      for (int64_t step = 0; step < kSteps; ++step) {
+        const int64_t half = step / 2, row = step % 2 * kRows;
+        const auto* const from = (*last_sums)[half];
+        const float* const scales = half == 0 ? last_scales0 : last_scales1;
+        const int64_t rows = half == 0 ? last_rows0 : last_rows1;
+        // Whole strips lie one below the other.
+        float* const last_c = half == 0 ? last_c0
+                              : kWhole  ? last_c0 + kAmxRows * kGemmColumns
+                                        : last_c1;
+        _tile_loadd(4, a + step * above_step, kAmxRowBytes);
+        _tile_loadd(6, w + step * kAmxTileBytes, kAmxRowBytes);
+        if constexpr (kWhole) {
+          finish_row<kUnits>(from, scales, kAmxRows, units, last_c, row);
+          finish_row<kUnits>(from, scales, kAmxRows, units, last_c, row + 1);
+        }
+        _tile_dpbsud(0, 4, 6);
+        _tile_loadd(7, beside + step * kAmxTileBytes, kAmxRowBytes);
+        if constexpr (kWhole) {
+          finish_row<kUnits>(from, scales, kAmxRows, units, last_c, row + 2);
+          finish_row<kUnits>(from, scales, kAmxRows, units, last_c, row + 3);
+        }
+        _tile_dpbsud(1, 4, 7);
+        _tile_loadd(5, b + step * below_step, kAmxRowBytes);
+        if constexpr (kWhole) {
+          finish_row<kUnits>(from, scales, kAmxRows, units, last_c, row + 4);
+          finish_row<kUnits>(from, scales, kAmxRows, units, last_c, row + 5);
+        }
+        _tile_dpbsud(2, 5, 6);
+        if constexpr (kWhole) {
+          finish_row<kUnits>(from, scales, kAmxRows, units, last_c, row + 6);
+          finish_row<kUnits>(from, scales, kAmxRows, units, last_c, row + 7);
+        }
+        _tile_dpbsud(3, 5, 7);
+        if constexpr (!kWhole) {
+          const int64_t end = std::min(rows, row + kRows);
+          for (int64_t i = row; i < end; ++i) {
+            finish_row<kUnits>(from, scales, rows, units, last_c, i);
+          }
+        }
+        for (int64_t line = 0; line < panels.ask_lines; ++line) {
+          __builtin_prefetch(ask0, 0, 2);
+          __builtin_prefetch(ask1, 0, 2);
+          ask0 += kLine;
+          ask1 += kLine;
+        }
+      }
+      store_sums(*to);
+      last_sums = to;
+      last_scales0 = above.scales;
+      last_scales1 = below.scales;
+      last_rows0 = above.rows;
+      last_rows1 = below.rows;
+      last_c0 = above.c + pair * kPair * kPanelOutputs;
+      last_c1 = below.c + pair * kPair * kPanelOutputs;
+      last_units = panels.pairs[pair].units;
+      to = to == sums ? sums + 1 : sums;
+    }
+  }
+  *pending = {.sums = last_sums,
+              .scales = {last_scales0, last_scales1},
+              .rows = {last_rows0, last_rows1},
+              .c = {last_c0, last_c1},
+              .units = last_units};
+}
+
+// One or two strips, of `steps` tiles of inputs, by a pair of panels.
+__attribute__((noinline)) void multiply_pair(const StripStretch* strips, int64_t count,
+                                             int64_t steps, const PanelPair& by,
+                                             const std::byte* ask, const PanelStretch& panels,
+                                             Sums* sums) {
+  const std::byte* w = by.w;
   asm volatile("" ::: "memory");
   _tile_zero(0);
   _tile_zero(1);
-  if constexpr (kStrips == 2) {
-    _tile_zero(2);
-    _tile_zero(3);
-  }
-  for (int64_t step = 0; step < steps; ++step, w += kStepBytes) {
+  _tile_zero(2);
+  _tile_zero(3);
+  for (int64_t step = 0; step < steps; ++step, w += kAmxTileBytes) {
     _tile_loadd(4, strips[0].quads + step * strips[0].rows * kStepQuads, kAmxRowBytes);
     _tile_loadd(6, w, kAmxRowBytes);
     _tile_dpbsud(0, 4, 6);
-    _tile_loadd(7, w + apart, kAmxRowBytes);
+    _tile_loadd(7, w + by.apart, kAmxRowBytes);
     _tile_dpbsud(1, 4, 7);
-    if constexpr (kStrips == 2) {
+    if (count == kPair) {
       _tile_loadd(5, strips[1].quads + step * strips[1].rows * kStepQuads, kAmxRowBytes);
       _tile_dpbsud(2, 5, 6);
       _tile_dpbsud(3, 5, 7);
     }
-    if (ahead.at != nullptr) prefetch(&ahead);
+    for (int64_t line = 0; line < panels.ask_lines; ++line, ask += kLine) {
+      __builtin_prefetch(ask, 0, 2);
+      __builtin_prefetch(ask + panels.next_apart, 0, 2);
+    }
   }
-  _tile_stored(0, to[0][0][0], kSumBytes);
-  _tile_stored(1, to[0][0][1], kSumBytes);
-  if constexpr (kStrips == 2) {
-    _tile_stored(2, to[1][0][0], kSumBytes);
-    _tile_stored(3, to[1][0][1], kSumBytes);
-  }
+  store_sums(*sums);
 }
 
-// What becomes of sums: added to the outputs of their strips, or stored there.
-struct Finish {
-  const Sums* sums = nullptr;
-  StripStretch strips[kPair] = {};
-  int64_t count = 0;                         // Of strips
-  const float (*units)[kPanelOutputs] = {};  // Of expanded panels
-  bool first = false;                        // There is nothing to add to yet.
-  const float* column_scales[kPair] = {};    // After the last stretch, or null
-};
+// Multiplies stretch after stretch.
+template <bool kUnits>
+class Multiplier {
+ public:
+  Multiplier(const Block& block, float* c) : block_(block), c_(c) {}
 
-inline void finish(const Finish& how) {
-  __m512 unit[kPair], minus[kPair], columns[kPair];
-  for (int p = 0; p < kPair; ++p) {
-    unit[p] = how.units == nullptr ? _mm512_set1_ps(1.0f) : _mm512_load_ps(how.units[p]);
-    minus[p] = _mm512_mul_ps(unit[p], _mm512_set1_ps(-kFloatStart));
-    columns[p] = how.column_scales[p] == nullptr ? _mm512_setzero_ps()
-                                                 : _mm512_loadu_ps(how.column_scales[p]);
-  }
-  const bool last = how.column_scales[0] != nullptr;
-  for (int64_t s = 0; s < how.count; ++s) {
-    const StripStretch& strip = how.strips[s];
-    for (int64_t i = 0; i < strip.rows; ++i) {
-      int32_t start;  // Bits of kFloatStart, less what + 128 added to the sum
-      std::memcpy(&start, strip.scales + strip.rows + i, sizeof(start));
-      const __m512 scale = _mm512_set1_ps(strip.scales[i]);
-      for (int p = 0; p < kPair; ++p) {
-        float* const to = strip.c + i * kGemmColumns + p * kPanelOutputs;
-        const __m512 sum = _mm512_castsi512_ps(
-            _mm512_add_epi32(_mm512_load_si512((*how.sums)[s][i][p]), _mm512_set1_epi32(start)));
-        const __m512 value = _mm512_fmadd_ps(sum, unit[p], minus[p]);
-        const __m512 before = how.first ? _mm512_setzero_ps() : _mm512_load_ps(to);
-        __m512 all = _mm512_fmadd_ps(scale, value, before);
-        if (last) all = _mm512_mul_ps(all, columns[p]);
-        _mm512_store_ps(to, all);
+  void add(int64_t stretch, int64_t steps, const PanelStretch& panels) {
+    const int64_t strips = block_.strips.count();
+    int64_t strip = 0;
+    const bool all = panels.pairs[0].w != nullptr && panels.pairs[1].w != nullptr;
+    static_assert(kTilePanels == 2 * kPair);
+    if (all && steps * kStepQuads == kStretchQuads && strips >= kPair) {
+      int64_t first = 0;
+      if (pending_.sums == nullptr) {
+        multiply(stretch, steps, panels, 0, 0);
+        first = 1;
+      }
+      strip = strips / kPair * kPair;
+      if (block_.strips.height(strip - 1) == kAmxRows) {
+        multiply_pairs<kUnits, true>(block_, stretch, panels, first, c_, sums_, &pending_);
+      } else {
+        multiply_pairs<kUnits, false>(block_, stretch, panels, first, c_, sums_, &pending_);
       }
     }
-  }
-}
-
-// Sums of one pair of strips after another. Vectors finish those of one while tiles sum the next.
-class SumQueue {
- public:
-  // `how` says all but the sums.
-  void add(Finish how, int64_t steps, const std::byte* w, int64_t apart, Ahead ahead) {
-    Sums& sums = sums_[next_];
-    if (how.count == 2) {
-      sum_stretch<2>(how.strips, steps, w, apart, ahead, sums);
-    } else {
-      sum_stretch<1>(how.strips, steps, w, apart, ahead, sums);
+    for (; strip < strips; strip += kPair) {
+      for (int64_t pair = 0; pair < kTilePanels / kPair; ++pair) {
+        if (panels.pairs[pair].w == nullptr) continue;
+        finish();
+        multiply(stretch, steps, panels, strip, pair);
+      }
     }
-    how.sums = &sums;
-    next_ = 1 - next_;
-    finish_last();
-    last_ = how;
+    if (strips % kPair != 0) finish();  // Pairs of strips are finished by the next ones.
   }
-  void finish_last() {
-    if (last_.sums != nullptr) finish(last_);
-    last_.sums = nullptr;
+  // Finishes the pending sums. Until then they refer to units of panels, which must stay.
+  void finish() {
+    if (pending_.sums != nullptr) finish_pending<kUnits>(pending_);
+    pending_.sums = nullptr;
   }
 
  private:
-  alignas(64) Sums sums_[2];
-  int next_ = 0;
-  Finish last_;
-};
-
-// A stretch of two panels of bytes times all strips. `next`, of `next_bytes` for each panel, is
-// what will be read after it; null: nothing.
-struct PanelPair {
-  const std::byte* w;
-  int64_t apart;
-  const std::byte* next;
-  int64_t next_bytes, next_apart;
-};
-inline void multiply_pair(const Block& block, int64_t stretch, int64_t steps, const PanelPair& pair,
-                          Finish how, float* c, SumQueue* queue) {
-  const int64_t strips = block.strips.count(), parts = (strips + kPair - 1) / kPair;
-  for (int64_t s = 0; s < strips; s += kPair) {
-    how.count = std::min(kPair, strips - s);
-    for (int64_t i = 0; i < how.count; ++i) how.strips[i] = block.at(s + i, stretch, c);
-    Ahead ahead;
-    if (pair.next != nullptr) {
-      ahead = part_of(pair.next, pair.next_bytes, pair.next_apart, s / kPair, parts);
+  // Two strips, or one, by a pair of panels.
+  void multiply(int64_t stretch, int64_t steps, const PanelStretch& panels, int64_t strip,
+                int64_t pair) {
+    const int64_t strips = block_.strips.count(), count = std::min(kPair, strips - strip);
+    pending_ = {.sums = sums_, .units = panels.pairs[pair].units};
+    StripStretch of[kPair] = {};
+    for (int64_t i = 0; i < count; ++i) {
+      of[i] = block_.at(strip + i, stretch, c_ + pair * kPair * kPanelOutputs);
+      pending_.scales[i] = of[i].scales;
+      pending_.rows[i] = of[i].rows;
+      pending_.c[i] = of[i].c;
     }
-    queue->add(how, steps, pair.w, pair.apart, ahead);
+    multiply_pair(of, count, steps, panels.pairs[pair], panels.ask(pair, strip / kPair), panels,
+                  sums_);
   }
-}
 
-inline void multiply_q8(const Block& block, int64_t columns, const Int8Panels& panels, float* c) {
+  const Block& block_;
+  float* const c_;
+  alignas(64) Sums sums_[2];
+  Pending pending_;
+};
+
+inline void multiply_q8(const Block& block, int64_t columns, const Int8Panels& panels, float* c,
+                        int64_t rows) {
   const auto apart = static_cast<int64_t>(q8_panel_bytes(columns));
   const std::byte* const codes = panels.packed + kQ8ScaleBytes;
-  SumQueue queue;
-  for (int64_t panel = 0; panel < kTilePanels; panel += kPair) {
-    for (int64_t stretch = 0; stretch < block.stretches; ++stretch) {
-      const int64_t first = stretch * kStretchQuads;
-      const int64_t count = std::min(kStretchQuads, block.row_quads - first);
+  Multiplier<false> multiplier(block, c);
+  for (int64_t stretch = 0; stretch < block.stretches; ++stretch) {
+    const int64_t first = stretch * kStretchQuads;
+    const int64_t count = std::min(kStretchQuads, block.row_quads - first);
+    const std::byte* const w = codes + first * kQ8QuadBytes;
+    PanelStretch all;
+    for (int64_t panel = 0; panel < kTilePanels; panel += kPair) {
+      all.pairs[panel / kPair] = {.w = w + panel * apart, .apart = apart};
+    }
+    if (!panels.filled) {
       const bool last = stretch + 1 == block.stretches;
-      PanelPair pair{};
-      pair.w = codes + panel * apart + first * kQ8QuadBytes;
-      pair.apart = apart;
-      if (!panels.filled) {
-        pair.next = last ? codes + (panel + kPair) * apart : pair.w + kStretchQuads * kQ8QuadBytes;
-        pair.next_bytes = kStretchQuads * kQ8QuadBytes;
-        pair.next_apart = apart;
-      }
-      Finish how;
-      how.first = stretch == 0;
-      for (int64_t p = 0; last && p < kPair; ++p) {
-        how.column_scales[p] = reinterpret_cast<const float*>(panels.packed + (panel + p) * apart);
-      }
-      multiply_pair(block, stretch, count / kStepQuads, pair, how, c + panel * kPanelOutputs,
-                    &queue);
+      const int64_t bytes = kStretchQuads * kQ8QuadBytes;
+      all.ask_for(last ? codes + kTilePanels * apart : w + bytes, bytes, apart,
+                  block.strips.count());
+    }
+    multiplier.add(stretch, count / kStepQuads, all);
+  }
+  multiplier.finish();
+  __m512 scales[kTilePanels];
+  for (int64_t panel = 0; panel < kTilePanels; ++panel) {
+    scales[panel] = _mm512_loadu_ps(reinterpret_cast<const float*>(panels.packed + panel * apart));
+  }
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t panel = 0; panel < kTilePanels; ++panel) {
+      float* const at = c + row * kGemmColumns + panel * kPanelOutputs;
+      _mm512_store_ps(at, _mm512_mul_ps(_mm512_load_ps(at), scales[panel]));
     }
   }
-  queue.finish_last();
 }
 
 // A stretch of two panels whose groups are no integers: vectors multiply them as they are stored,
@@ -280,46 +434,48 @@ __attribute__((noinline)) void multiply_fused(Format format, const Block& block,
   }
 }
 
+// Where a stretch of a pair of panels is expanded; null: nowhere.
+inline ExpandedPair* expanded_pair(const Int8Panels& panels, int64_t pair, int64_t stretch,
+                                   int64_t stretches) {
+  if (panels.expanded == nullptr) return nullptr;
+  return panels.expanded + (panels.kept ? pair * stretches + stretch : pair);
+}
+
 inline void multiply_grouped(Format format, const Block& block, int64_t columns,
-                             const Int8Panels& panels, float* c, int64_t rows) {
+                             const Int8Panels& panels, float* c) {
   const auto group_bytes =
       static_cast<int64_t>(format == Format::kQ4_1 ? sizeof(PanelGroup<Format::kQ4_1>)
                                                    : sizeof(PanelGroup<Format::kQ4>));
   const int64_t group = int8_group(format), groups = int8_quads(format, columns) * 4 / group;
   const int64_t stretch_bytes = kStretch / group * group_bytes, apart = groups * group_bytes;
-  std::fill(c, c + rows * kGemmColumns, 0.0f);
-  SumQueue queue;
-  ExpandedPair* expanded = panels.expanded;
-  for (int64_t panel = 0; panel < kTilePanels; panel += kPair) {
-    for (int64_t stretch = 0; stretch < block.stretches; ++stretch) {
-      float* const to = c + panel * kPanelOutputs;
+  Multiplier<true> multiplier(block, c);
+  for (int64_t stretch = 0; stretch < block.stretches; ++stretch) {
+    if (!panels.kept) multiplier.finish();  // Its units are in the way.
+    PanelStretch all;
+    for (int64_t panel = 0; panel < kTilePanels; panel += kPair) {
+      ExpandedPair* const expanded = expanded_pair(panels, panel / kPair, stretch, block.stretches);
       if (expanded != nullptr && !panels.filled) {
-        queue.finish_last();  // Its units may be in the way.
         kInt8VnniParts.expand(format, panels.packed, columns, panel, stretch, *expanded);
       }
       if (expanded == nullptr || !expanded->integers) {
-        queue.finish_last();
-        multiply_fused(format, block, stretch, columns, panels.packed, panel, to);
+        multiplier.finish();
+        multiply_fused(format, block, stretch, columns, panels.packed, panel,
+                       c + panel * kPanelOutputs);
       } else {
-        const int64_t quads = std::min(kStretchQuads, block.row_quads - stretch * kStretchQuads);
-        PanelPair pair{};
-        pair.w = expanded->bytes[0];
-        pair.apart = sizeof(expanded->bytes[0]);
-        if (!panels.filled) {
-          const bool last = stretch + 1 == block.stretches;
-          pair.next = panels.packed + (last ? (panel + kPair) * apart
-                                            : panel * apart + (stretch + 1) * stretch_bytes);
-          pair.next_bytes = stretch_bytes;
-          pair.next_apart = apart;
-        }
-        Finish how;
-        how.units = expanded->units;
-        multiply_pair(block, stretch, quads / kStepQuads, pair, how, to, &queue);
+        all.pairs[panel / kPair] = {.w = expanded->bytes[0],
+                                    .apart = sizeof(expanded->bytes[0]),
+                                    .units = expanded->units[0]};
       }
-      if (expanded != nullptr && panels.kept) ++expanded;
     }
+    if (!panels.filled) {
+      const bool last = stretch + 1 == block.stretches;
+      all.ask_for(panels.packed + (last ? kTilePanels * apart : (stretch + 1) * stretch_bytes),
+                  stretch_bytes, apart, block.strips.count());
+    }
+    const int64_t quads = std::min(kStretchQuads, block.row_quads - stretch * kStretchQuads);
+    multiplier.add(stretch, quads / kStepQuads, all);
   }
-  queue.finish_last();
+  multiplier.finish();
 }
 
 void multiply(Format format, const Int8Strips& a, int64_t rows, int64_t columns,
@@ -332,10 +488,11 @@ void multiply(Format format, const Int8Strips& a, int64_t rows, int64_t columns,
   // Strips are as even as possible: the last ones may be a row shorter, and then a row of zeros or
   // of what lies behind them comes along for nothing.
   _tile_loadconfig(&kTilesByRows<kWeightTiles>[static_cast<size_t>(block.strips.height(0) - 1)]);
+  std::fill(c, c + rows * kGemmColumns, 0.0f);
   if (format == Format::kQ8) {
-    multiply_q8(block, columns, panels, c);
+    multiply_q8(block, columns, panels, c, rows);
   } else {
-    multiply_grouped(format, block, columns, panels, c, rows);
+    multiply_grouped(format, block, columns, panels, c);
   }
   _tile_release();
   taker.take(0, rows, 0, kGemmColumns);

@@ -52,15 +52,27 @@ inline Quad quad_of(const uint32_t* from) {
 constexpr int kWordsTogether = 4;
 static_assert(4 * kWordsTogether * 15 * 127 <= std::numeric_limits<int16_t>::max());
 
-// sums[at] += codes[at] . quad, in 16 bits. In assembly, since g++ 12 makes of intrinsics a loop
-// that loads the activations of all rows first and keeps five of eight sums on the stack.
+// sums[at] = codes[at] . quad, in 16 bits.
+template <int kVectors>
+inline void first_pairs(const Bytes (&codes)[kVectors], Quad quad, __m256i (&sums)[kVectors]) {
+#pragma GCC unroll 4
+  for (int at = 0; at < kVectors; ++at) {
+    asm volatile("vpmaddubsw %[quad], %[codes], %[sum]"
+                 : [sum] "=x"(sums[at])
+                 : [quad] "x"(quad), [codes] "x"(codes[at]));
+  }
+}
+
+// sums[at] += codes[at] . quad. In assembly, since g++ 12 makes of intrinsics a loop that loads the
+// activations of all rows first and keeps five of eight sums on the stack.
 template <int kVectors>
 inline void add_pairs(const Bytes (&codes)[kVectors], Quad quad, __m256i (&sums)[kVectors]) {
   static_assert(kVectors % 2 == 0);
 #pragma GCC unroll 4
   for (int at = 0; at < kVectors; at += 2) {
     __m256i a = quad, b, sum0 = sums[at], sum1 = sums[at + 1];
-    asm("vpmaddubsw %[a], %[codes0], %[b]\n\t"
+    asm volatile(
+        "vpmaddubsw %[a], %[codes0], %[b]\n\t"
         "vpmaddubsw %[a], %[codes1], %[a]\n\t"
         "vpaddw %[b], %[sum0], %[sum0]\n\t"
         "vpaddw %[a], %[sum1], %[sum1]"
@@ -71,34 +83,39 @@ inline void add_pairs(const Bytes (&codes)[kVectors], Quad quad, __m256i (&sums)
   }
 }
 
+// The dot products of a group's words and kRows rows.
 template <int kRows, int kVectors, int kWords, class WordsAt, class Note>
 inline void dot_group(const Dots& dots, const WordsAt& words_at, const uint32_t* quads,
-                      Ints (&sums)[kRows][kVectors], const Note& note) {
+                      Ints (*sums)[kVectors], const Note& note) {
   static_assert(kWords % kWordsTogether == 0);
-  for (auto& row : sums) std::fill(row, row + kVectors, zero_ints());
 #pragma GCC unroll 1
   for (int first = 0; first < kWords; first += kWordsTogether) {
     __m256i narrow[kRows][kVectors];
-    for (auto& row : narrow) std::fill(row, row + kVectors, zero_ints());
 #pragma GCC unroll 4
-    for (int word = first; word < first + kWordsTogether; ++word, quads += 2 * kRows) {
-      note(word);
+    for (int word = 0; word < kWordsTogether; ++word, quads += 2 * kRows) {
+      note(first + word);
       Bytes even[kVectors], odd[kVectors];
 #pragma GCC unroll 4
       for (int at = 0; at < kVectors; ++at) {
-        const Bytes both = load_bytes(words_at(word, at));
+        const Bytes both = load_bytes(words_at(first + word, at));
         even[at] = low(both), odd[at] = high(both);
       }
 #pragma GCC unroll 16
       for (int i = 0; i < kRows; ++i) {
-        add_pairs(even, quad_of(quads + i), narrow[i]);
+        if (word == 0) {
+          first_pairs(even, quad_of(quads + i), narrow[i]);
+        } else {
+          add_pairs(even, quad_of(quads + i), narrow[i]);
+        }
         add_pairs(odd, quad_of(quads + kRows + i), narrow[i]);
       }
     }
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
       for (int at = 0; at < kVectors; ++at) {
-        sums[i][at] = _mm256_add_epi32(sums[i][at], _mm256_madd_epi16(narrow[i][at], dots.ones));
+        const Ints wide = _mm256_madd_epi16(narrow[i][at], dots.ones);
+        sums[i][at] = first == 0 ? wide : _mm256_add_epi32(sums[i][at], wide);
       }
     }
   }

@@ -13,7 +13,7 @@
 //   dot(Ints, Dots, Bytes even, Bytes odd, const uint32_t* quads, int apart)
 //                                                        += both dot products
 //   dot_group<kRows, kVectors, kWords>(Dots, words_at(word, vector), const uint32_t* quads,
-//       Ints[kRows][kVectors], note)                     = those of a group's words, of each of
+//       Ints (*)[kVectors], note)                        = those of a group's words, of each of
 //                                                        which note(word) is told; in place of
 //                                                        dot() with SPILLWAY_INT8_DOT_GROUP
 //   Weights, load_weights(Dots, const std::byte*), start(int32_t), Quad, quad_of(const uint32_t*),
@@ -54,50 +54,89 @@ inline void prefetch_at_word(const PanelGroup<kOf>* group, int word) {
   if (word == 0) __builtin_prefetch(at + kGroupWords<kOf> * kLine, 0, 3);
 }
 
+#ifdef SPILLWAY_INT8_DOT_GROUP
+// The dot products of a group of kPanels panels that are `apart` groups apart.
+template <Format kOf, int kRows, int kPanels>
+inline void dot_panels(const Dots& dots, const uint32_t* quads, const PanelGroup<kOf>* w,
+                       int64_t apart, Ints (&sums)[kRows][kPanels * kVectors]) {
+  dot_group<kRows, kPanels * kVectors, kGroupWords<kOf>>(
+      dots,
+      [&](int word, int at) {
+        return w[at / kVectors * apart].words[word] + at % kVectors * kLanes;
+      },
+      quads, sums,
+      [&](int word) {
+        // One row goes through its weights so fast that the hardware's prefetcher does better
+        // alone.
+        if constexpr (kRows == 1) return;
+        for (int p = 0; p < kPanels; ++p) prefetch_at_word(w + p * apart, word);
+      });
+}
+
+// Those of `count` groups. A function of its own: with float sums live beside them, g++ 12 keeps
+// some of the loop's sums on the stack.
+template <Format kOf, int kRows, int kPanels>
+__attribute__((noinline)) void dot_stretch(const uint32_t* quads, const PanelGroup<kOf>* w,
+                                           int64_t apart, int64_t count,
+                                           Ints (*sums)[kRows][kPanels * kVectors]) {
+  const Dots dots;
+#pragma GCC unroll 1
+  for (int64_t g = 0; g < count; ++g, quads += 2 * kRows * kGroupWords<kOf>) {
+    dot_panels<kOf, kRows, kPanels>(dots, quads, w + g, apart, sums[g]);
+  }
+}
+#endif
+
 // c += a . w over `groups` groups, whole stretches or up to the end, for kPanels panels that are
 // `apart` groups apart. Weights are expanded in registers, again for each strip: three instructions
 // for two of each row's.
 template <Format kOf, int kRows, int kPanels>
 void fused_kernel(const Int8Strips& a, const PanelGroup<kOf>* w, int64_t apart, int64_t groups,
                   float* c) {
-  const Dots dots;
+  [[maybe_unused]] const Dots dots;
   const uint32_t* quads = a.quads;
   const float* scales = a.scales;
   for (int64_t first = 0; first < groups; first += kStretchGroups<kOf>) {
-    Floats sums[kRows][kPanels][kVectors];
-    for (auto& row : sums) {
-      for (auto& panel : row) std::fill(panel, panel + kVectors, zero());
-    }
     const int64_t end = std::min(groups, first + kStretchGroups<kOf>);
     const float* group_sums = scales + 2 * kRows;
-    const auto add_group = [&](int64_t g, int at, const auto& ints_of_row) {
-      const int p = at / kVectors, v = at % kVectors;
+    // sums += what `ints_of_row(i)`, dot products of group g and a vector, are as floats.
+    const auto add_group = [&](int64_t g, int p, int v, Floats* sums, const auto& ints_of_row) {
       const Floats scale = widen(w[p * apart + g].scale + v * kLanes);
       const Floats minimum = widen(w[p * apart + g].minimum + v * kLanes);
 #pragma GCC unroll 16
       for (int i = 0; i < kRows; ++i) {
-        const Floats rest = fma(set(group_sums[i]), minimum, sums[i][p][v]);
-        sums[i][p][v] = fma(floats_of(ints_of_row(i)), scale, rest);
+        const Floats rest = fma(set(group_sums[(g - first) * kRows + i]), minimum, sums[i]);
+        sums[i] = fma(floats_of(ints_of_row(i)), scale, rest);
       }
     };
-    for (int64_t g = first; g < end; ++g, group_sums += kRows) {
-#ifdef SPILLWAY_INT8_DOT_GROUP
-      constexpr int kAll = kPanels * kVectors;
-      Ints ints[kRows][kAll];
-      dot_group<kRows, kAll, kGroupWords<kOf>>(
-          dots,
-          [&](int word, int at) {
-            return w[at / kVectors * apart + g].words[word] + at % kVectors * kLanes;
-          },
-          quads, ints,
-          [&](int word) {
-            for (int p = 0; p < kPanels; ++p) prefetch_at_word(w + p * apart + g, word);
-          });
-      for (int at = 0; at < kAll; ++at) {
-        add_group(g, at, [&](int i) { return ints[i][at]; });
+    const auto add_stretch = [&](int p, int v, const Floats* sums) {
+#pragma GCC unroll 16
+      for (int i = 0; i < kRows; ++i) {
+        float* const to = c + i * kGemmColumns + p * kPanelOutputs + v * kLanes;
+        store(to, fma(set(scales[i]), sums[i], load(to)));
       }
-      quads += 2 * kRows * kGroupWords<kOf>;
+    };
+    Floats sums[kPanels * kVectors][kRows];
+    for (auto& vector : sums) std::fill(vector, vector + kRows, zero());
+#ifdef SPILLWAY_INT8_DOT_GROUP
+    Ints ints[kStretchGroups<kOf>][kRows][kPanels * kVectors];
+    if constexpr (kRows > 1) {
+      dot_stretch<kOf, kRows, kPanels>(quads, w + first, apart, end - first, ints);
+    }
+#pragma GCC unroll 1
+    for (int64_t g = first; g < end; ++g, quads += 2 * kRows * kGroupWords<kOf>) {
+      auto& of_group = ints[g - first];
+      if constexpr (kRows == 1) {
+        dot_panels<kOf, kRows, kPanels>(dots, quads, w + g, apart, of_group);
+      }
+#pragma GCC unroll 4
+      for (int at = 0; at < kPanels * kVectors; ++at) {
+        add_group(g, at / kVectors, at % kVectors, sums[at],
+                  [&](int i) { return of_group[i][at]; });
+      }
+    }
 #else
+    for (int64_t g = first; g < end; ++g) {
       Ints ints[kRows][kPanels][kVectors];
       for (auto& row : ints) {
         for (auto& panel : row) std::fill(panel, panel + kVectors, zero_ints());
@@ -119,17 +158,13 @@ void fused_kernel(const Int8Strips& a, const PanelGroup<kOf>* w, int64_t apart, 
       }
 #pragma GCC unroll 8
       for (int at = 0; at < kPanels * kVectors; ++at) {
-        add_group(g, at, [&](int i) { return ints[i][at / kVectors][at % kVectors]; });
+        add_group(g, at / kVectors, at % kVectors, sums[at],
+                  [&](int i) { return ints[i][at / kVectors][at % kVectors]; });
       }
-#endif
     }
-    for (int i = 0; i < kRows; ++i) {
-      for (int p = 0; p < kPanels; ++p) {
-        for (int v = 0; v < kVectors; ++v) {
-          float* const to = c + i * kGemmColumns + p * kPanelOutputs + v * kLanes;
-          store(to, fma(set(scales[i]), sums[i][p][v], load(to)));
-        }
-      }
+#endif
+    for (int at = 0; at < kPanels * kVectors; ++at) {
+      add_stretch(at / kVectors, at % kVectors, sums[at]);
     }
     scales += kRows * kStretchScales<kOf>;
   }

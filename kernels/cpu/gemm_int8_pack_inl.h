@@ -37,6 +37,10 @@ inline const float* read_stretch(const std::byte* a, DType type, int64_t at, int
 // Puts the quads of rows side by side: to[k][rows] from[rows][kStretchQuads]. REQUIRES: `count` is
 // a multiple of four.
 inline void interleave(const uint32_t* from, int64_t rows, int64_t count, uint32_t* to) {
+  if (rows == 1) {
+    std::memcpy(to, from, static_cast<size_t>(count) * sizeof(uint32_t));
+    return;
+  }
   int64_t row = 0;
   for (; row + 4 <= rows; row += 4, from += 4 * kStretchQuads) {
     for (int64_t k = 0; k < count; k += 4) {

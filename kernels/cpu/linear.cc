@@ -1,6 +1,6 @@
-// The linear layers on the CPU: inputs are normed and packed strip by strip, tasks multiply 64
-// outputs of as many rows as they can by them (kernels/cpu/products.h), and what they finish goes
-// through the epilogue (kernels/cpu/epilogue.h) to where it belongs.
+// The linear layers on the CPU: inputs are normed and packed strip by strip, tasks multiply as many
+// rows as they can by the weights of 64 outputs, or of several times 64 (kernels/cpu/products.h),
+// and what they finish goes through the epilogue (kernels/cpu/epilogue.h) to where it belongs.
 #include <algorithm>
 #include <optional>
 #include <type_traits>
@@ -180,61 +180,83 @@ void store_part(const TileStore& whole, int64_t row, int64_t rows, int64_t colum
   store_tile(part);
 }
 
-// Multiplies the 64 columns from `column` on by the rows of the pass from `first_row` up to
-// `end_row`.
+// A block of rows of the pass, up to kGemmRowsMax.
+struct RowBlock {
+  int64_t first, count;
+  bool again;  // The task has multiplied others before.
+};
+
+// Multiplies a block by the 64 columns from `column` on, whose panels may take `memory`.
 template <class Product>
-void multiply_columns(CpuContext& context, const LinearArgs& args, int64_t column,
-                      int64_t first_row, int64_t end_row, const Product& product,
-                      const MatrixView& out) {
+void multiply_columns(const LinearArgs& args, int64_t column, const RowBlock& block,
+                      const Product& product, std::byte* memory, const MatrixView& out) {
   alignas(64) float tile[kGemmRowsMax * kGemmColumns];
   const Columns columns = columns_from(args.weight, column);
-  const auto panels = panels_of(product, columns, context.thread_scratch(panels_bytes(product)));
-  TileStore store{.tile = tile,
-                  .columns = columns.count,
-                  .bias = args.bias == nullptr ? nullptr : args.bias + column,
-                  .activation = args.activation,
-                  .scale = args.scale,
-                  .accumulate = args.accumulate,
-                  .out_dtype = out.dtype,
-                  .out_stride = out.stride};
-  for (int64_t row = first_row; row < end_row; row += kGemmRowsMax) {
-    const int64_t rows = std::min(kGemmRowsMax, end_row - row);
-    store.out = out.row(row) + static_cast<size_t>(column) * dtype_bytes(out.dtype);
-    multiply_block(product, args.weight.format, panels, row, rows, row > first_row, tile,
-                   [&](auto... part) { store_part(store, part...); });
-  }
+  const auto panels = panels_of(product, columns, memory);
+  const TileStore store{
+      .tile = tile,
+      .columns = columns.count,
+      .bias = args.bias == nullptr ? nullptr : args.bias + column,
+      .activation = args.activation,
+      .scale = args.scale,
+      .accumulate = args.accumulate,
+      .out = out.row(block.first) + static_cast<size_t>(column) * dtype_bytes(out.dtype),
+      .out_dtype = out.dtype,
+      .out_stride = out.stride};
+  multiply_block(product, args.weight.format, panels, block.first, block.count, block.again, tile,
+                 [&](auto... part) { store_part(store, part...); });
 }
 
 // The same of a gated MLP's first layer: both halves of its outputs side by side. A block's gate
 // waits in a near cache for what it is multiplied by.
 template <class Product>
-void multiply_columns(CpuContext& context, const GatedLinearArgs& args, int64_t column,
-                      int64_t first_row, int64_t end_row, const Product& product,
-                      const MatrixView& out) {
+void multiply_columns(const GatedLinearArgs& args, int64_t column, const RowBlock& block,
+                      const Product& product, std::byte* memory, const MatrixView& out) {
   alignas(64) float gate_tile[kGemmRowsMax * kGemmColumns], tile[kGemmRowsMax * kGemmColumns];
   const Columns gate = columns_from(args.weight, column);
   const Columns up = columns_from(args.weight, args.weight.rows / 2 + column);
-  const size_t bytes = panels_bytes(product);
-  std::byte* const memory = context.thread_scratch(2 * bytes);
   const auto gate_panels = panels_of(product, gate, memory);
-  const auto up_panels = panels_of(product, up, memory + bytes);
-  TileStore store{.tile = tile,
-                  .columns = gate.count,
-                  .bias = args.bias == nullptr ? nullptr : args.bias + up.first,
-                  .activation = args.activation,
-                  .gate = gate_tile,
-                  .gate_bias = args.bias == nullptr ? nullptr : args.bias + gate.first,
-                  .out_dtype = out.dtype,
-                  .out_stride = out.stride};
+  const auto up_panels = panels_of(product, up, memory + panels_bytes(product));
+  const TileStore store{
+      .tile = tile,
+      .columns = gate.count,
+      .bias = args.bias == nullptr ? nullptr : args.bias + up.first,
+      .activation = args.activation,
+      .gate = gate_tile,
+      .gate_bias = args.bias == nullptr ? nullptr : args.bias + gate.first,
+      .out = out.row(block.first) + static_cast<size_t>(column) * dtype_bytes(out.dtype),
+      .out_dtype = out.dtype,
+      .out_stride = out.stride};
   const Format format = args.weight.format;
-  for (int64_t row = first_row; row < end_row; row += kGemmRowsMax) {
-    const int64_t rows = std::min(kGemmRowsMax, end_row - row);
-    const bool again = row > first_row;
-    store.out = out.row(row) + static_cast<size_t>(column) * dtype_bytes(out.dtype);
-    multiply_block(product, format, gate_panels, row, rows, again, gate_tile, [](auto...) {});
-    multiply_block(product, format, up_panels, row, rows, again, tile,
-                   [&](auto... part) { store_part(store, part...); });
+  multiply_block(product, format, gate_panels, block.first, block.count, block.again, gate_tile,
+                 [](auto...) {});
+  multiply_block(product, format, up_panels, block.first, block.count, block.again, tile,
+                 [&](auto... part) { store_part(store, part...); });
+}
+
+// How many times 64 columns of weights a task multiplies for each 64 outputs.
+template <class Args>
+constexpr int64_t kWeightsPerOutput = std::is_same_v<Args, GatedLinearArgs> ? 2 : 1;
+
+// How a task goes through the rows of a pass: blocks of them, each multiplied by all tiles of 64
+// outputs of the task before the next one.
+struct TaskShape {
+  int64_t tiles = 1, block_rows = kGemmRowsMax;
+};
+
+// bf16 products by matrix units are so fast that activations would have to come from the last cache
+// at more than it gives. With several tiles, whose weights stay in a core's L2 cache for all
+// blocks, each block comes from there once for all of them. There is no gain where activations stay
+// there.
+template <class Args, class Product>
+TaskShape task_shape(const Product& product, int64_t tiles, int64_t rows, int64_t threads) {
+  if constexpr (requires { product.cached_row_bytes(); }) {
+    const int64_t row_bytes = product.cached_row_bytes();
+    const int64_t most = kCachedBytes / (kWeightsPerOutput<Args> * kGemmColumns * row_bytes);
+    const int64_t together = std::min(most, tiles / (kTasksPerThread * threads));
+    if (rows * row_bytes > kCachedBytes && together > 1) return {together, Product::kBlockRows};
   }
+  return {};
 }
 
 // Rows that a task multiplies by 64 columns: all, unless there are too few columns for all threads
@@ -262,12 +284,24 @@ void linear_panels(CpuContext& context, const Args& args, const MatrixView& out)
               product);
     const MatrixView out_rows = out.slice_rows(first, rows);
     const int64_t tiles = (out.columns + kGemmColumns - 1) / kGemmColumns;
+    const TaskShape shape = task_shape<Args>(product, tiles, rows, context.threads());
     const int64_t task_rows = rows_per_task(tiles, rows, context.threads());
     const int64_t shares = (rows + task_rows - 1) / task_rows;
-    context.parallel_for(tiles * shares, [&](int64_t task) {
-      const int64_t column = task / shares * kGemmColumns, row = task % shares * task_rows;
-      multiply_columns(context, args, column, row, std::min(row + task_rows, rows), product,
-                       out_rows);
+    const size_t memory_bytes =
+        static_cast<size_t>(kWeightsPerOutput<Args>) * panels_bytes(product);
+    SPILLWAY_CHECK(shape.tiles == 1 || memory_bytes == 0);  // Each tile would need its own.
+    const int64_t groups = (tiles + shape.tiles - 1) / shape.tiles;
+    context.parallel_for(groups * shares, [&](int64_t task) {
+      const int64_t first_tile = task / shares * shape.tiles, first_row = task % shares * task_rows;
+      const int64_t end_tile = std::min(first_tile + shape.tiles, tiles);
+      const int64_t end_row = std::min(first_row + task_rows, rows);
+      std::byte* const panels = context.thread_scratch(memory_bytes);
+      for (int64_t row = first_row; row < end_row; row += shape.block_rows) {
+        const RowBlock block{row, std::min(shape.block_rows, end_row - row), row > first_row};
+        for (int64_t tile = first_tile; tile < end_tile; ++tile) {
+          multiply_columns(args, tile * kGemmColumns, block, product, panels, out_rows);
+        }
+      }
     });
   }
 }
@@ -276,11 +310,11 @@ template <class Args>
 void choose_product(CpuContext& context, const Args& args, const MatrixView& out) {
   const WeightMatrix& w = args.weight;
   SPILLWAY_CHECK(w.slabs.size() == 1 || w.slab_rows % kPanelRowMultiple == 0);
-  if (w.layout == MatrixLayout::kPanels64) {
-    SPILLWAY_CHECK(context.tiles() && w.format == Format::kBF16 && args.in.dtype == DType::kBF16);
+  SPILLWAY_CHECK(w.layout == MatrixLayout::kPanels16);
+  if (context.tiles() && w.format == Format::kBF16) {
+    SPILLWAY_CHECK(args.in.dtype == DType::kBF16);
     return linear_panels<TileMatmul>(context, args, out);
   }
-  SPILLWAY_CHECK(w.layout == MatrixLayout::kPanels16);
   if (context.int8(w.format, w.hadamard)) return linear_panels<Int8Matmul>(context, args, out);
   if (args.in.dtype == DType::kBF16) {
     SPILLWAY_CHECK(has_bf16_dot());

@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "kernels/base/checked_math.h"
+#include "kernels/cpu/amx.h"
 #include "kernels/cpu/cpu_context.h"
 #include "kernels/cpu/gemm_bf16.h"
 #include "kernels/cpu/gemm_f32.h"
@@ -34,12 +35,16 @@ constexpr size_t kPackedBytesMax = size_t{9} << 19;
 // Packing tasks per block of kGemmRowsMax rows.
 constexpr int64_t kPackTasks = 4;
 
+// What stays in a core's L2 cache beside a block of the other factor: weights that a task
+// multiplies all blocks of rows by in turn, or activations.
+constexpr int64_t kCachedBytes = int64_t{1} << 20;
+
 // Most rows of a strip, of any product: sizes the memory in which a strip is normed.
 constexpr int64_t kStripRowsMax = 24;
 
 // Scratch memory is sized for a multiple of this: matrix units multiply this many rows.
 constexpr uint64_t kRowsMultiple = 32;
-static_assert(kRowsMultiple % kTileRows == 0);
+static_assert(kRowsMultiple % kAmxRows == 0);
 static_assert(kGemmRowsMax % kRowsMultiple == 0);
 
 // Matmul of float32 activations with weights that are widened to float32. The strip of row r begins
@@ -168,52 +173,65 @@ class Int8Matmul {
   bool hadamard_;
 };
 
-// Matmul of bf16 activations with bf16 weights, in kPanels64, by matrix units. Rows are dense;
-// their length and number are padded with zeros.
+// Matmul of bf16 activations with bf16 weights by matrix units: tiles of 16 rows of 32 inputs, tile
+// after tile of 16 rows. Inputs and rows are padded with zeros.
 class TileMatmul {
  public:
   static constexpr bool kMultipliesHadamard = false;
   static size_t row_bytes(const WeightMatrix& w) {
-    return static_cast<size_t>(padded_columns(w.layout, w.format, w.columns)) *
-           dtype_bytes(element_of(w.format));
+    return static_cast<size_t>(padded_columns(w.layout, w.format, w.columns)) * sizeof(uint16_t);
   }
-  static int64_t strip_rows() { return kGemmRowsMax / kPackTasks; }
+  static int64_t strip_rows() { return kAmxRows; }
+  // Of a row of activations or of weights. A product that says it multiplies by the weights of
+  // several times 64 outputs in a task.
+  int64_t cached_row_bytes() const { return stride_; }
+  // Rows that such a task multiplies by all of its weights before the next ones
+  static constexpr int64_t kBlockRows = 2 * kAmxRows;
 
   TileMatmul(std::byte* memory, int64_t rows, const WeightMatrix& weight)
       : packed_(memory),
         rows_(rows),
-        columns_(padded_columns(weight.layout, weight.format, weight.columns)),
-        columns_there_(weight.columns),
-        stride_(row_bytes(weight)) {}
+        columns_(weight.columns),
+        stride_(static_cast<int64_t>(row_bytes(weight))) {}
 
   void pack(const ConstMatrixView& strip, int64_t first, int64_t column) const {
     const int64_t end = first + strip.rows;
-    const size_t element = stride_ / static_cast<size_t>(columns_);
-    const size_t begin = static_cast<size_t>(column) * element;
-    const size_t bytes = static_cast<size_t>(strip.columns) * element;
-    const bool last = column + strip.columns == columns_there_;
-    const size_t part_end = last ? stride_ : begin + bytes;
+    const int64_t bytes = strip.columns * static_cast<int64_t>(sizeof(uint16_t));
+    const int64_t begin = column * static_cast<int64_t>(sizeof(uint16_t));
+    const int64_t padded = column + strip.columns == columns_ ? stride_ - begin : bytes;
     for (int64_t row = first; row < end; ++row) {
-      std::byte* const to = packed_ + static_cast<size_t>(row) * stride_ + begin;
-      std::memcpy(to, strip.row(row - first), bytes);
-      std::memset(to + bytes, 0, part_end - begin - bytes);
+      pack_row(row, begin, strip.row(row - first), bytes, padded);
     }
     if (end < rows_) return;
-    const auto all = static_cast<int64_t>(round_up(static_cast<size_t>(end), kRowsMultiple));
-    for (int64_t row = end; row < all; ++row) {
-      std::memset(packed_ + static_cast<size_t>(row) * stride_ + begin, 0, part_end - begin);
-    }
+    const int64_t all = (end + kAmxRows - 1) / kAmxRows * kAmxRows;
+    for (int64_t row = end; row < all; ++row) pack_row(row, begin, nullptr, 0, padded);
   }
-  void multiply(int64_t row, int64_t rows, Format, const std::byte* panel, bool /*again*/,
+  void multiply(int64_t row, int64_t rows, Format, const std::byte* panels, bool again,
                 float* tile) const {
-    const std::byte* from = packed_ + static_cast<size_t>(row) * stride_;
-    multiply_tiles(reinterpret_cast<const uint16_t*>(from), rows, columns_, panel, tile);
+    multiply_tiles(packed_ + row * stride_, rows, stride_ / static_cast<int64_t>(sizeof(uint16_t)),
+                   panels, again, tile);
   }
 
  private:
+  // `bytes` of a row from byte `begin` on, and zeros up to `padded`.
+  void pack_row(int64_t row, int64_t begin, const std::byte* from, int64_t bytes,
+                int64_t padded) const {
+    std::byte* to = packed_ + row / kAmxRows * kAmxRows * stride_ + row % kAmxRows * kAmxRowBytes +
+                    begin / kAmxRowBytes * kAmxTileBytes;
+    for (int64_t at = 0; at < padded; at += kAmxRowBytes, to += kAmxTileBytes) {
+      const int64_t there = std::clamp<int64_t>(bytes - at, 0, kAmxRowBytes);
+      if (there == kAmxRowBytes) {
+        std::memcpy(to, from + at, static_cast<size_t>(kAmxRowBytes));
+        continue;
+      }
+      if (there > 0) std::memcpy(to, from + at, static_cast<size_t>(there));
+      std::memset(to + there, 0, static_cast<size_t>(kAmxRowBytes - there));
+    }
+  }
+
   std::byte* packed_;
-  int64_t rows_, columns_, columns_there_;  // Padded, and those that there are
-  size_t stride_;                           // Bytes of a row
+  int64_t rows_, columns_;
+  int64_t stride_;  // Bytes of a row
 };
 
 }  // namespace spillway::cpu

@@ -62,6 +62,20 @@ HWY_INLINE hn::Vec<hn::ScalableTag<float>> sums_of_lanes(
   const hn::ScalableTag<float> d;
   using V = hn::Vec<decltype(d)>;
   constexpr size_t kLanes = hn::MaxLanes(d);
+#if HWY_TARGET == HWY_AVX2
+  // Blends take ports that shuffles do not.
+  const auto halves = [](V a, V b) {
+    return _mm256_add_ps(_mm256_blend_ps(a.raw, b.raw, 0xcc),
+                         _mm256_shuffle_ps(a.raw, b.raw, 0x4e));
+  };
+  const auto quarters = [](__m256 a, __m256 b) {
+    return _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x88), _mm256_shuffle_ps(a, b, 0xdd));
+  };
+  const __m256 low = quarters(halves(v[0], v[1]), halves(v[2], v[3]));
+  const __m256 high = quarters(halves(v[4], v[5]), halves(v[6], v[7]));
+  return V{
+      _mm256_add_ps(_mm256_blend_ps(low, high, 0xf0), _mm256_permute2f128_ps(low, high, 0x21))};
+#else
   const hn::RepartitionToWide<decltype(d)> wide;
   // Inside blocks of four lanes: of every four vectors one whose lanes are theirs.
   SPILLWAY_UNROLL_TIMES(4)
@@ -81,11 +95,10 @@ HWY_INLINE hn::Vec<hn::ScalableTag<float>> sums_of_lanes(
                    V{_mm512_shuffle_f32x4(a.raw, b.raw, 0xdd)});
   };
   return add_blocks(add_blocks(v[0], v[1]), add_blocks(v[2], v[3]));
-#elif HWY_TARGET == HWY_AVX2
-  return hn::Add(hn::ConcatLowerLower(d, v[1], v[0]), hn::ConcatUpperUpper(d, v[1], v[0]));
 #else
   static_assert(kLanes == 4);
   return v[0];
+#endif
 #endif
 #endif
 }

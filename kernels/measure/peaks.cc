@@ -57,16 +57,18 @@ Arithmetic product_arithmetic(Format weights) {
   return weights == Format::kBF16 ? Arithmetic::kBF16 : Arithmetic::kF32;
 }
 
-Arithmetic attention_arithmetic(Format kv) {
-  return kv == Format::kF32 || kv == Format::kF16 ? Arithmetic::kF32 : Arithmetic::kBF16;
-}
-
 Peak best_of(const Peak& a, const Peak& b) {
   return b.operations_per_second > a.operations_per_second ? b : a;
 }
 
 const Peak& Peaks::of(Arithmetic arithmetic) const {
   return arithmetic == Arithmetic::kF32 ? f32 : arithmetic == Arithmetic::kBF16 ? bf16 : int8;
+}
+
+Peak Peaks::of_attention(Format kv) const {
+  if (kv == Format::kF32) return f32;
+  if (kv != Format::kF16) return bf16;
+  return best_of(f32, {bf16.operations_per_second / 3, bf16.instruction});
 }
 
 Peaks best_of(const Peaks& a, const Peaks& b) {

@@ -17,10 +17,8 @@ using cpu::Arithmetic;
 
 std::string_view arithmetic_name(Arithmetic arithmetic);  // "f32", "bf16", "int8"
 
-// Arithmetic of matrix products with weights of this format, and of attention over a cache of this
-// format, whose softmax weights have at least 16 bits.
+// Arithmetic of matrix products with weights of this format.
 Arithmetic product_arithmetic(Format weights);
-Arithmetic attention_arithmetic(Format kv);
 
 struct Peak {
   double operations_per_second = 0;  // A multiply-add is two.
@@ -33,6 +31,10 @@ Peak best_of(const Peak& a, const Peak& b);
 struct Peaks {
   Peak f32, bf16, int8;
   const Peak& of(Arithmetic arithmetic) const;
+  // Of attention over a cache of this format, whose softmax weights have at least 16 bits. A number
+  // of f16 is the sum of two of bf16, so that a product takes three of bf16 (cpu/attention_amx.h),
+  // or is one of float32.
+  Peak of_attention(Format kv) const;
 };
 Peaks best_of(const Peaks& a, const Peaks& b);
 

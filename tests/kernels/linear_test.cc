@@ -104,9 +104,11 @@ TEST_CASE("linear agrees with its definition") {
       LinearCase{5, 129, 515, 64}, LinearCase{13, 64, 2100, 64}, LinearCase{13, 136, 64, 64},
       LinearCase{97, 320, 96, 192}, LinearCase{200, 65, 130, 128}, LinearCase{8, 70, 1100, 64},
       LinearCase{4, 33, 2113, 64}, LinearCase{7, 9, 60, 64}, LinearCase{25, 130, 64, 64},
-      LinearCase{37, 50, 300, 64}, LinearCase{50, 33, 128, 64});
+      LinearCase{37, 50, 300, 64}, LinearCase{50, 33, 128, 64}, LinearCase{40, 20, 2150, 64});
   const auto activation = GENERATE(Activation::kNone, Activation::kRelu, Activation::kGelu,
                                    Activation::kGeluTanh, Activation::kSilu);
+  // What is done with the outputs knows nothing of the product's shape.
+  if (!test::thorough() && activation != Activation::kNone && c.rows != 5) return;
   for (const auto& device : test::test_devices()) {
     if (!test::thorough() && c.rows * c.outputs > 2000) continue;
     INFO(device->name() << ", format " << format_name(format) << " rows " << c.rows << " outputs "

@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "kernels/cpu/amx.h"
+
 namespace spillway::test {
 
 namespace {
@@ -41,10 +43,7 @@ std::vector<std::unique_ptr<Device>> test_devices() {
   devices.push_back(open_cpu_device(2, CpuMatmul::kPanels).value());
   auto pairs = open_cpu_device(2, CpuMatmul::kBf16Dot).value();
   if (pairs->activation_dtype(Format::kQ4) == DType::kBF16) devices.push_back(std::move(pairs));
-  auto tiles = open_cpu_device(2, CpuMatmul::kTiles).value();
-  const bool differs =
-      tiles->matrix_layout(Format::kBF16) != devices[0]->matrix_layout(Format::kBF16);
-  if (differs) devices.push_back(std::move(tiles));
+  if (cpu::has_amx_bf16()) devices.push_back(open_cpu_device(2, CpuMatmul::kTiles).value());
   if (auto gpu = cuda_device()) devices.push_back(std::move(gpu));
   return devices;
 }

@@ -106,7 +106,7 @@ Result<MeasuredCeilings> measure_ceilings(const BenchFlags& flags, Runtime& runt
   if (!device.discrete()) {
     found.peaks = measure_peaks(device);
     found.products = found.peaks.of(product_arithmetic(plan.format));
-    found.attention = found.peaks.of(attention_arithmetic(plan.kv_format()));
+    found.attention = found.peaks.of_attention(plan.kv_format());
   } else {
     SPILLWAY_RETURN_IF_ERROR(
         measure_peak_product(flags, runtime, &found).at("measuring tall products"));

@@ -57,8 +57,7 @@ MeasuredCeilings ceilings_of_run(const BenchResult& result) {
   if (result.plan.discrete) return found;
   found.peaks = best_of(found.peaks, result.during.peaks);
   found.products = best_of(found.products, found.peaks.of(product_arithmetic(result.plan.format)));
-  found.attention =
-      best_of(found.attention, found.peaks.of(attention_arithmetic(result.plan.kv_format())));
+  found.attention = best_of(found.attention, found.peaks.of_attention(result.plan.kv_format()));
   return found;
 }
 

@@ -139,7 +139,7 @@ std::vector<std::vector<float>> random_weights(size_t heads) {
 void check_scores(const Functions& by) {
   const Format format = GENERATE(Format::kQ4, Format::kQ8);
   const auto size = static_cast<size_t>(GENERATE(64, 128, 192, 256, 1024));
-  const auto heads = static_cast<size_t>(GENERATE(1, 2, 4, 7));
+  const auto heads = static_cast<size_t>(GENERATE(1, 2, 3, 4, 5, 7));
   INFO(format_name(format) << ", head size " << size << ", heads " << heads);
   PackedRun run(format, size, 1);
   const Queries queries(by, format, size, heads, 2);
@@ -215,7 +215,7 @@ void check_damaged(const Functions& by) {
 void check_sums(const Functions& by) {
   const Format format = GENERATE(Format::kQ4, Format::kQ8);
   const auto size = static_cast<size_t>(GENERATE(64, 128, 192, 1024));
-  const auto heads = static_cast<size_t>(GENERATE(1, 2, 3, 4, 9, 32));
+  const auto heads = static_cast<size_t>(GENERATE(1, 2, 3, 4, 5, 9, 32));
   const auto rows = static_cast<size_t>(GENERATE(1, 7, 16));
   INFO(format_name(format) << ", head size " << size << ", heads " << heads << ", rows " << rows);
   PackedRun run(format, size, 6);

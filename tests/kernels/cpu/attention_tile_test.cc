@@ -64,11 +64,20 @@ class Tile {
     cpu::pack_tiles(view_, false, 0, tiles(), scratch.data(), keys.data());
     cpu::pack_tiles(view_, true, 0, tiles(), scratch.data(), values.data());
     cpu::pack_queries(view_, first, rows, packed.data());
-    cpu::TileQueries queries{rows,          case_.size,     positions.data(),
-                             packed.data(), maximum.data(), sum.data()};
+    cpu::TileQueries queries;
+    queries.rows = rows;
+    queries.head_size = case_.size;
+    queries.positions = positions.data();
+    queries.packed = packed.data();
+    queries.maximum = maximum.data();
+    queries.sum = sum.data();
     const auto keys_of = [&](int64_t tile) {
-      return cpu::TileKeys{keys.data() + tile * tile_floats, values.data() + tile * tile_floats,
-                           tile * kKeys, view_.window};
+      cpu::TileKeys of;
+      of.keys = keys.data() + tile * tile_floats;
+      of.values = values.data() + tile * tile_floats;
+      of.first_key = tile * kKeys;
+      of.window = view_.window;
+      return of;
     };
     for (int64_t tile = 0; tile < tiles(); ++tile) {
       cpu::attend_tile(queries, keys_of(tile), false, weights.data(), out.data());

@@ -38,9 +38,13 @@ TEST_CASE(
   CHECK(product_arithmetic(Format::kF16) == Arithmetic::kF32);
   CHECK(product_arithmetic(Format::kBF16) == Arithmetic::kBF16);
   CHECK(product_arithmetic(Format::kQ4) == Arithmetic::kInt8);
-  CHECK(attention_arithmetic(Format::kF32) == Arithmetic::kF32);
-  CHECK(attention_arithmetic(Format::kBF16) == Arithmetic::kBF16);
-  CHECK(attention_arithmetic(Format::kQ4) == Arithmetic::kBF16);
+  const Peaks tiles{{10, "f32"}, {60, "bf16"}, {120, "int8"}};
+  CHECK(tiles.of_attention(Format::kF32).instruction == "f32");
+  CHECK(tiles.of_attention(Format::kBF16).instruction == "bf16");
+  CHECK(tiles.of_attention(Format::kQ4).instruction == "bf16");
+  CHECK(tiles.of_attention(Format::kF16).operations_per_second == 20);
+  const Peaks vectors{{10, "f32"}, {20, "bf16"}, {20, "bf16"}};
+  CHECK(vectors.of_attention(Format::kF16).instruction == "f32");
 }
 
 TEST_CASE("the best of two measurements is taken peak by peak") {

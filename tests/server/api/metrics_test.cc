@@ -92,6 +92,9 @@ TEST_CASE("metrics count what runs, stops, fails and is given up") {
   TestServer test(options);
   test.post("/v1/completions", {{"prompt", "a"}, {"max_tokens", 7}});
   test.post("/v1/completions", {{"prompt", "a"}, {"max_tokens", 9}, {"stop", "aaa"}});
+  // An answer may arrive before the engine has put its sequence away, which it would not do while
+  // held.
+  REQUIRE(test.engine.wait_idle());
   test.engine.hold();
   {
     HttpClient leaving(test.server->port());
