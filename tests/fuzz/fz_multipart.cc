@@ -11,16 +11,16 @@
 namespace spillway {
 namespace {
 
-struct Reading {
+struct PartsReading {
   std::string parts;
   bool failed = false;
   bool complete = false;
-  friend bool operator==(const Reading&, const Reading&) = default;
+  friend bool operator==(const PartsReading&, const PartsReading&) = default;
 };
 
 template <class Step>
-Reading read(const std::string& boundary, std::string_view bytes, Step step) {
-  Reading reading;
+PartsReading read_parts(const std::string& boundary, std::string_view bytes, Step step) {
+  PartsReading reading;
   bool open = false;
   MultipartLimits limits;
   limits.parts_max = 4;
@@ -72,8 +72,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const size_t second = 1 + static_cast<uint8_t>(text[1]) % 30;
   text.remove_prefix(2);
   bool odd = false;
-  const Reading split = read(*boundary, text, [&] { return (odd = !odd) ? first : second; });
-  const Reading whole = read(*boundary, text, [&] { return text.size() + 1; });
+  const PartsReading split =
+      read_parts(*boundary, text, [&] { return (odd = !odd) ? first : second; });
+  const PartsReading whole = read_parts(*boundary, text, [&] { return text.size() + 1; });
   SPILLWAY_CHECK(split == whole);
   return 0;
 }

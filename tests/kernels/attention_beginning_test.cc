@@ -2,7 +2,6 @@
 // definition, and against the same prompts as a whole, on the CPU bit by bit.
 //
 // SPILLWAY_EMULATION_SEED: 1
-#include <hwy/highway.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -10,6 +9,7 @@
 #include <random>
 
 #include "kernels/ops.h"
+#include "tests/support/instruction_sets.h"
 #include "tests/support/kept_rows.h"
 #include "tests/support/paged_attention.h"
 #include "tests/support/random_data.h"
@@ -527,16 +527,12 @@ TEST_CASE("long prompts behind a shared beginning are those as a whole", "[slow]
 TEST_CASE("a shared beginning leaves all bits as they are with every set of instructions") {
   const auto device = open_cpu_device(2).value();
   const auto score = GENERATE(KvScore::kAttention, KvScore::kSnapMax, KvScore::kRandom);
-  const int64_t all = hwy::SupportedTargets() & HWY_TARGETS;
-  for (int64_t left = all; left != 0; left &= left - 1) {
-    INFO("instruction set " << hwy::TargetName(left & -left));
-    hwy::SetSupportedTargetsForTest(left & -left);
+  test::for_each_instruction_set([&] {
     for (const Format format : {Format::kF32, Format::kBF16, Format::kQ4, Format::kQ8}) {
       check(*device, {6, 2, 80, format}, 80, {{{20, 30, true, 2, score, 4}, 80, 75}}, true, 10,
             false);
     }
-  }
-  hwy::SetSupportedTargetsForTest(0);
+  });
 }
 
 }  // namespace

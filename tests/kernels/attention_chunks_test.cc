@@ -3,13 +3,13 @@
 // by bit.
 //
 // SPILLWAY_EMULATION_SEED: 1
-#include <hwy/highway.h>
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <optional>
 
 #include "kernels/ops.h"
+#include "tests/support/instruction_sets.h"
 #include "tests/support/kept_rows.h"
 #include "tests/support/paged_attention.h"
 #include "tests/support/random_data.h"
@@ -429,11 +429,7 @@ TEST_CASE("chunks have the bits of the whole prompt with every set of instructio
   const Model model{6, 2, 80, Format::kBF16};
   const auto score = GENERATE(KvScore::kAttention, KvScore::kSnapMean, KvScore::kSnapMax);
   Sequence sequence(*device, model, {20, 30, true, 0, score}, 150, 2);
-  const int64_t all = hwy::SupportedTargets() & HWY_TARGETS;
-  for (int64_t left = all; left != 0; left &= left - 1) {
-    const int64_t target = left & -left;
-    INFO("instruction set " << hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(target);
+  test::for_each_instruction_set([&] {
     const Run whole = sequence.run({});
     for (const auto& chunks : kCuts) {
       const Run cut = sequence.run(chunks);
@@ -442,8 +438,7 @@ TEST_CASE("chunks have the bits of the whole prompt with every set of instructio
         require_same(cut.kept[i], whole.kept[i], Scores::kExact);
       }
     }
-  }
-  hwy::SetSupportedTargetsForTest(0);
+  });
 }
 
 // Heads that share keys and values are computed together, in as many sizes of groups as there are.
@@ -468,13 +463,7 @@ TEST_CASE("a query head has the bits that it has alone") {
       compare();
       continue;
     }
-    const int64_t all = hwy::SupportedTargets() & HWY_TARGETS;
-    for (int64_t left = all; left != 0; left &= left - 1) {
-      INFO("instruction set " << hwy::TargetName(left & -left));
-      hwy::SetSupportedTargetsForTest(left & -left);
-      compare();
-    }
-    hwy::SetSupportedTargetsForTest(0);
+    test::for_each_instruction_set(compare);
   }
 }
 

@@ -1,7 +1,6 @@
 // Weights of 4 bits whose groups are integers.
 #include "kernels/integer_groups.h"
 
-#include <hwy/highway.h>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "kernels/weight_layout.h"
+#include "tests/support/instruction_sets.h"
 #include "tests/support/random_data.h"
 
 namespace spillway::integer_groups_test {
@@ -184,17 +184,12 @@ TEST_CASE("quantised weights are the same by every instruction set") {
   const Format format = GENERATE(Format::kQ4, Format::kQ4_1);
   const auto values = random_floats(100000, 8, 0.02f);
   const Quantized best = quantized(format, values);
-  const int64_t all = hwy::SupportedTargets() & HWY_TARGETS;
-  for (int64_t left = all; left != 0; left &= left - 1) {
-    const int64_t target = left & -left;
-    INFO("instruction set " << hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(target);
+  test::for_each_instruction_set([&] {
     const Quantized found = quantized(format, values);
     CHECK(found.codes == best.codes);
     CHECK(std::memcmp(found.scales.data(), best.scales.data(),
                       best.scales.size() * sizeof(GroupScale)) == 0);
-  }
-  hwy::SetSupportedTargetsForTest(0);
+  });
 }
 
 }  // namespace

@@ -30,6 +30,11 @@ namespace {
 namespace context = boost::context;
 
 constexpr size_t kStackBytes = size_t{128} << 10;
+constexpr size_t kScheduler = SIZE_MAX;  // In place of a thread's number
+
+// A core foretells where functions return to, wrongly once a fiber goes on: so there are as few to
+// return from as possible.
+#define SPILLWAY_INLINE inline __attribute__((always_inline))
 
 // The stack is the thread's; nothing to give back.
 struct KeepStack {
@@ -56,6 +61,15 @@ struct Warp {
   unsigned votes[2] = {0, 0};
   std::byte values[2][32][kExchangeBytes] = {};
 };
+
+// Most of what lanes give each other is a number of four bytes.
+void copy(void* to, const void* from, size_t bytes) {
+  if (bytes == sizeof(uint32_t)) {
+    std::memcpy(to, from, sizeof(uint32_t));
+  } else {
+    std::memcpy(to, from, bytes);
+  }
+}
 
 [[noreturn]] void fail(const char* what, const dim3& block) {
   std::fprintf(stderr, "CUDA emulation: %s in block (%u, %u, %u); SPILLWAY_EMULATION_SEED=%llu\n",
@@ -92,10 +106,10 @@ class Block {
 
   void run(dim3 index, dim3 grid, const std::function<void()>& kernel, std::mt19937_64& random);
 
-  // Called on a fiber.
-  void wait(Waits what, uint64_t generation);
+  // Called on a thread's fiber.
+  SPILLWAY_INLINE void wait(Waits what, uint64_t generation);
   void sync_threads();
-  void arrive(unsigned mask, const void* mine, size_t bytes, bool vote);
+  SPILLWAY_INLINE void arrive(unsigned mask, const void* mine, size_t bytes, bool vote);
 
   Thread& current() { return threads_[current_]; }
   Warp& warp() { return warps_[current().warp]; }
@@ -111,8 +125,14 @@ class Block {
     }
     return thread.waits == Waits::kNot;
   }
-  void resume(size_t number);
+  context::fiber& fiber_of(size_t number) {
+    return number == kScheduler ? scheduler_ : threads_[number].fiber;
+  }
   void start(size_t number, const std::function<void()>& kernel);
+  SPILLWAY_INLINE void leave_for(size_t number);
+  SPILLWAY_INLINE void keep_fiber(context::fiber&& from);
+  SPILLWAY_INLINE void switch_to(size_t number);
+  SPILLWAY_INLINE size_t next();
   bool step(std::span<const size_t> numbers);
   bool run_warps(std::mt19937_64& random);
 
@@ -122,11 +142,13 @@ class Block {
   std::vector<size_t> lanes_;       // The same, warp by warp
   std::vector<size_t> warp_order_;  // Of the warps
   std::vector<Warp> warps_;
-  size_t current_ = 0, alive_ = 0, arrived_ = 0;
+  std::span<const size_t> turn_;  // Threads that run one after another, each switching to the next
+  size_t turn_at_ = 0;
+  size_t current_ = kScheduler, before_ = kScheduler;  // Who runs, and who switched to it
+  size_t alive_ = 0, arrived_ = 0;
   uint64_t generation_ = 0;
   context::fiber scheduler_;
 #ifdef __SANITIZE_ADDRESS__
-  void* scheduler_fake_stack_ = nullptr;
   const void* scheduler_stack_ = nullptr;
   size_t scheduler_stack_bytes_ = 0;
 #endif
@@ -145,6 +167,51 @@ Emulator& emulator() {
   return one;
 }
 
+void Block::leave_for(size_t number) {
+  before_ = current_;
+  current_ = number;
+  if (number != kScheduler) here.thread = &threads_[number].index;
+}
+
+// Keeps the fiber that switched to this one.
+void Block::keep_fiber(context::fiber&& from) {
+  fiber_of(before_) = std::move(from);
+}
+
+// Returns when somebody switches back. (Threads switch to each other: by way of the scheduler it
+// would take twice as many switches, which are what emulation mostly does.)
+void Block::switch_to(size_t number) {
+  leave_for(number);
+#ifdef __SANITIZE_ADDRESS__
+  void* fake_stack = nullptr;
+  __sanitizer_start_switch_fiber(&fake_stack,
+                                 number == kScheduler ? scheduler_stack_ : threads_[number].stack,
+                                 number == kScheduler ? scheduler_stack_bytes_ : kStackBytes);
+#endif
+  context::fiber from = std::move(fiber_of(number)).resume();
+#ifdef __SANITIZE_ADDRESS__
+  __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
+#endif
+  keep_fiber(std::move(from));
+}
+
+// The next thread of this turn that waits for nothing; behind the last the scheduler.
+size_t Block::next() {
+  while (turn_at_ < turn_.size()) {
+    const size_t number = turn_[turn_at_++];
+    if (ready(threads_[number])) return number;
+  }
+  return kScheduler;
+}
+
+void Block::wait(Waits what, uint64_t generation) {
+  Thread& thread = current();
+  thread.waits = what;
+  thread.generation = generation;
+  switch_to(next());
+  thread.waits = Waits::kNot;
+}
+
 void Block::start(size_t number, const std::function<void()>& kernel) {
   Thread& thread = threads_[number];
   thread.waits = Waits::kNot;
@@ -152,47 +219,31 @@ void Block::start(size_t number, const std::function<void()>& kernel) {
   context::stack_context stack;
   stack.sp = top;
   stack.size = kStackBytes;
-  thread.fiber = context::fiber(
-      std::allocator_arg, context::preallocated(top, kStackBytes, stack), KeepStack(),
-      [this, number, &kernel](context::fiber&& back) {
-        scheduler_ = std::move(back);
+  thread.fiber =
+      context::fiber(std::allocator_arg, context::preallocated(top, kStackBytes, stack),
+                     KeepStack(), [this, number, &kernel](context::fiber&& from) {
 #ifdef __SANITIZE_ADDRESS__
-        __sanitizer_finish_switch_fiber(nullptr, &scheduler_stack_, &scheduler_stack_bytes_);
+                       const void* stack_before = nullptr;
+                       size_t bytes_before = 0;
+                       __sanitizer_finish_switch_fiber(nullptr, &stack_before, &bytes_before);
+                       if (before_ == kScheduler) {
+                         scheduler_stack_ = stack_before;
+                         scheduler_stack_bytes_ = bytes_before;
+                       }
 #endif
-        kernel();
-        threads_[number].waits = Waits::kEnded;
+                       keep_fiber(std::move(from));
+                       kernel();
+                       threads_[number].waits = Waits::kEnded;
+                       --alive_;
+                       leave_for(next());
 #ifdef __SANITIZE_ADDRESS__
-        __sanitizer_start_switch_fiber(nullptr, scheduler_stack_, scheduler_stack_bytes_);
+                       const bool to_scheduler = current_ == kScheduler;
+                       __sanitizer_start_switch_fiber(
+                           nullptr, to_scheduler ? scheduler_stack_ : threads_[current_].stack,
+                           to_scheduler ? scheduler_stack_bytes_ : kStackBytes);
 #endif
-        return std::move(scheduler_);
-      });
-}
-
-void Block::resume(size_t number) {
-  current_ = number;
-  Thread& thread = threads_[number];
-#ifdef __SANITIZE_ADDRESS__
-  __sanitizer_start_switch_fiber(&scheduler_fake_stack_, thread.stack, kStackBytes);
-#endif
-  thread.fiber = std::move(thread.fiber).resume();
-#ifdef __SANITIZE_ADDRESS__
-  __sanitizer_finish_switch_fiber(scheduler_fake_stack_, nullptr, nullptr);
-#endif
-}
-
-void Block::wait(Waits what, uint64_t generation) {
-  Thread& thread = current();
-  thread.waits = what;
-  thread.generation = generation;
-#ifdef __SANITIZE_ADDRESS__
-  void* fake_stack = nullptr;
-  __sanitizer_start_switch_fiber(&fake_stack, scheduler_stack_, scheduler_stack_bytes_);
-#endif
-  scheduler_ = std::move(scheduler_).resume();
-#ifdef __SANITIZE_ADDRESS__
-  __sanitizer_finish_switch_fiber(fake_stack, &scheduler_stack_, &scheduler_stack_bytes_);
-#endif
-  threads_[current_].waits = Waits::kNot;
+                       return std::move(fiber_of(current_));
+                     });
 }
 
 void Block::sync_threads() {
@@ -211,7 +262,7 @@ void Block::arrive(unsigned mask, const void* mine, size_t bytes, bool vote) {
   const uint64_t generation = of.generation;
   const size_t slot = generation % 2;
   if (of.arrived == 0) of.votes[slot] = 0;
-  std::memcpy(of.values[slot][lane], mine, bytes);
+  copy(of.values[slot][lane], mine, bytes);
   of.votes[slot] |= (vote ? 1u : 0u) << lane;
   of.arrived |= 1u << lane;
   if (of.arrived == mask) {
@@ -224,14 +275,12 @@ void Block::arrive(unsigned mask, const void* mine, size_t bytes, bool vote) {
 
 // Runs each of the threads that waits for nothing up to its next switch; whether there was one.
 bool Block::step(std::span<const size_t> numbers) {
-  bool progress = false;
-  for (const size_t number : numbers) {
-    if (!ready(threads_[number])) continue;
-    progress = true;
-    resume(number);
-    if (threads_[number].waits == Waits::kEnded) --alive_;
-  }
-  return progress;
+  turn_ = numbers;
+  turn_at_ = 0;
+  const size_t first = next();
+  if (first == kScheduler) return false;
+  switch_to(first);
+  return true;
 }
 
 // Runs each warp in turn as far as it gets.
@@ -253,6 +302,7 @@ void Block::run(dim3 index, dim3 grid, const std::function<void()>& kernel,
                 std::mt19937_64& random) {
   index_ = index;
   grid_ = grid;
+  here = {nullptr, &index_, &size_, &grid_};
   arrived_ = 0;
   std::fill(shared_.begin(), shared_.end(), std::byte{0xff});
   std::fill(__start_spillway_shared, __stop_spillway_shared, std::byte{0xff});
@@ -309,18 +359,6 @@ void run_grid(dim3 blocks, dim3 threads, size_t shared_bytes, const std::functio
   one.block = nullptr;
 }
 
-const dim3& thread_index() {
-  return emulator().block->current().index;
-}
-const dim3& block_index() {
-  return emulator().block->index_;
-}
-const dim3& block_size() {
-  return emulator().block->size_;
-}
-const dim3& grid_size() {
-  return emulator().block->grid_;
-}
 void* shared_memory() {
   return emulator().block->shared();
 }
@@ -342,7 +380,7 @@ void exchange(unsigned mask, const void* mine, void* theirs, size_t bytes, unsig
   if ((mask >> from & 1) == 0) fail("a lane is asked that is not in the mask", block.index_);
   const size_t slot = block.warp().generation % 2;
   block.arrive(mask, mine, bytes, true);
-  std::memcpy(theirs, block.warp().values[slot][from], bytes);
+  copy(theirs, block.warp().values[slot][from], bytes);
 }
 
 void gather(unsigned mask, const void* mine, void* theirs, size_t bytes) {

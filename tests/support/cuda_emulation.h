@@ -62,10 +62,22 @@ void launch(cudaStream_t stream, dim3 blocks, dim3 threads, size_t shared_bytes,
 void run_grid(dim3 blocks, dim3 threads, size_t shared_bytes, const std::function<void()>& kernel);
 
 // Of the thread that runs.
-const dim3& thread_index();
-const dim3& block_index();
-const dim3& block_size();
-const dim3& grid_size();
+struct Here {
+  const dim3 *thread = nullptr, *block = nullptr, *size = nullptr, *grid = nullptr;
+};
+inline Here here;
+inline const dim3& thread_index() {
+  return *here.thread;
+}
+inline const dim3& block_index() {
+  return *here.block;
+}
+inline const dim3& block_size() {
+  return *here.size;
+}
+inline const dim3& grid_size() {
+  return *here.grid;
+}
 void* shared_memory();  // Dynamic; fresh for every block, filled with NaN
 
 // A barrier's call comes first; it says whether there is one.

@@ -67,7 +67,7 @@ bool emulated() {
 }
 
 bool thorough() {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef SPILLWAY_SANITIZED
   return false;
 #else
   return true;

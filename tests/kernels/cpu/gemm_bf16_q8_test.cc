@@ -1,6 +1,5 @@
 // Products with 8-bit weights that have a scale an output: bit for bit those of the codes, scaled,
 // on every instruction set of this CPU, and a row's bits are its own.
-#include <hwy/highway.h>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
@@ -8,6 +7,7 @@
 #include "kernels/cpu/gemm_bf16.h"
 #include "kernels/ops.h"
 #include "kernels/q8_panels.h"
+#include "tests/support/instruction_sets.h"
 #include "tests/support/packed_matrix.h"
 #include "tests/support/random_data.h"
 #include "tests/support/rounding.h"
@@ -69,15 +69,9 @@ void check_products(Stream& stream, DType type, Format plain, int64_t inputs) {
 TEST_CASE("a product with 8-bit rows is bit for bit that of their codes, scaled") {
   const auto device = open_cpu_device(2, CpuMatmul::kBf16Dot).value();
   const auto stream = device->new_stream("test");
-  const int64_t all = hwy::SupportedTargets() & HWY_TARGETS;
   for (const int64_t inputs : {1, 7, 64, 100, 700, 4200}) {
-    for (int64_t left = all; left != 0; left &= left - 1) {
-      const int64_t target = left & -left;
-      INFO("instruction set " << hwy::TargetName(target));
-      hwy::SetSupportedTargetsForTest(target);
-      check_products(*stream, DType::kF32, Format::kF32, inputs);
-    }
-    hwy::SetSupportedTargetsForTest(0);
+    test::for_each_instruction_set(
+        [&] { check_products(*stream, DType::kF32, Format::kF32, inputs); });
     if (cpu::has_bf16_dot()) check_products(*stream, DType::kBF16, Format::kBF16, inputs);
   }
 }
