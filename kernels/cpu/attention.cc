@@ -56,15 +56,14 @@ bool stays_in_cache(const AttentionItem& item) {
 }
 
 // Where the rest of the layer computes in bf16 and the cache is in bf16, so do prompts, if that is
-// faster. Matrix units are faster even where factors have two parts. What these leave out is far
-// below the rounding of a cache that is not in float32, but scores that are nearly equal may change
-// places by it, so that a rule that drops rows would choose others.
-void choose_products(const CpuContext& context, const AttentionArgs& args,
-                     const AttentionItem& item, PromptView* view) {
+// faster. Matrix units are faster even where factors have two parts, which leave out far less than
+// the rounding of a cache that is not in float32. The choice must not depend on the KV rule: a
+// prompt's beginning may have been computed for a request of another one.
+void choose_products(const CpuContext& context, const AttentionArgs& args, PromptView* view) {
   const Format format = args.kv.format;
   const bool of_bf16 = format == Format::kBF16;
   const bool one_part = of_bf16 && args.out.dtype == DType::kBF16;
-  const bool two_parts = format != Format::kF32 && !item.budget.scored();
+  const bool two_parts = format != Format::kF32;
   if (context.tiles() && attends_by_tiles() && (one_part || two_parts)) {
     view->products = PromptProducts::kTiles;
     view->parts = {one_part ? 1 : 2, of_bf16 ? 1 : 2};
@@ -87,7 +86,7 @@ PromptView prompt_view(const CpuContext& context, const AttentionArgs& args,
                   item.budget.chunk_ring,
                   PromptProducts::kFloat,
                   FactorParts()};
-  choose_products(context, args, item, &view);
+  choose_products(context, args, &view);
   return view;
 }
 

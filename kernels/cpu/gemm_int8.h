@@ -101,8 +101,8 @@ struct TileTaker {
   // That function, which must live as long: (row, rows, column, columns).
   template <class Take>
   static TileTaker of(const Take& take) {
-    return {[](const void* self, int64_t row, int64_t rows, int64_t column, int64_t columns) {
-              (*static_cast<const Take*>(self))(row, rows, column, columns);
+    return {[](const void* taker, int64_t row, int64_t rows, int64_t column, int64_t columns) {
+              (*static_cast<const Take*>(taker))(row, rows, column, columns);
             },
             &take};
   }

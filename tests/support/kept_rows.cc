@@ -30,6 +30,7 @@ scalar::Matrix unpack(const KvLayout& layout, const std::byte* from) {
 // the recent positions; of equal scores the earliest. Protected positions have the score infinity
 // there.
 void KeptRows::drop_to_budget(int64_t positions) {
+  dropped_.clear();
   if (budget_.full()) return;
   for (KeptRow& row : rows_) {
     if (budget_.random()) row.score = draw_.rank(row.position);
@@ -40,8 +41,26 @@ void KeptRows::drop_to_budget(int64_t positions) {
     for (size_t i = 0; i < rows_.size() && rows_[i].position < positions - budget_.recent; ++i) {
       if (!budget_.by_score || rows_[i].score < rows_[drop].score) drop = i;
     }
+    dropped_.push_back(rows_[drop]);
     rows_.erase(rows_.begin() + static_cast<std::ptrdiff_t>(drop));
   }
+}
+
+void KeptRows::follow(const std::vector<int64_t>& kept, double tolerance) {
+  const auto is_kept = [&](const KeptRow& row) {
+    return std::find(kept.begin(), kept.end(), row.position) != kept.end();
+  };
+  for (KeptRow& dropped : dropped_) {
+    if (!is_kept(dropped)) continue;
+    for (KeptRow& row : rows_) {
+      if (is_kept(row) || std::abs(row.score - dropped.score) > tolerance * std::abs(row.score))
+        continue;
+      std::swap(row, dropped);
+      break;
+    }
+  }
+  std::sort(rows_.begin(), rows_.end(),
+            [](const KeptRow& a, const KeptRow& b) { return a.position < b.position; });
 }
 
 // Snap at the end of a prompt: the rows' scores are the sums, or the highest, of the weights of its

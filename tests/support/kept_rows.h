@@ -27,6 +27,10 @@ class KeptRows {
 
   const std::vector<KeptRow>& rows() const { return rows_; }
 
+  // Takes a device's choice, the positions that it keeps, between rows whose scores differ by no
+  // more than `tolerance` of them: its products round.
+  void follow(const std::vector<int64_t>& kept, double tolerance);
+
   // A prompt: its keys and values [S, size], and the queries of every head that shares them
   // [heads][S, size]. `round` makes of a row what the cache gives back, which is what queries
   // attend to. Returns each head's outputs [S, size].
@@ -48,6 +52,7 @@ class KeptRows {
   KvBudget budget_;
   KvDraw draw_;
   std::vector<KeptRow> rows_;
+  std::vector<KeptRow> dropped_;  // By the last prompt or step
 };
 
 // What the cache of a layer holds of a head after `positions` positions, in order of position.

@@ -33,7 +33,7 @@ inline std::vector<float> rounded(DType dtype, const std::vector<float>& values)
 // multiply numbers of about as many (cpu/attention_amx.h).
 inline double attention_error(Format format) {
   if (format == Format::kF32) return 2e-5;
-  return is_quantized(format) ? 3e-4 : 1e-4;
+  return is_quantized(format) ? 3e-4 : 2e-4;
 }
 
 // A head's row as the cache gives it back; 4-bit, too.

@@ -11,9 +11,11 @@
 
 #include "kernels/base/dtype.h"
 #include "kernels/cpu/attention_tile.h"
+#include "kernels/ops.h"
 #include "tests/support/amx_emulator.h"
 #include "tests/support/prompt_rows.h"
 #include "tests/support/random_data.h"
+#include "tests/support/test_devices.h"
 
 namespace spillway::attention_amx_test {
 namespace {
@@ -168,6 +170,37 @@ TEST_CASE("attention by matrix units is that of float32 products, and has one an
   if (scored) CHECK(worst(prompt.scores(), scores) < error);
   if (scored) return;
   CHECK(prompt.attend(cpu::PromptProducts::kTiles, 7, false) == found);
+}
+
+// A beginning that one request computed serves others, whatever rule they have.
+TEST_CASE("a prompt's outputs do not depend on its KV rule where there are matrix units") {
+  constexpr int64_t kTokens = 100, kSize = 64, kHeads = 2, kWidth = (kHeads + 2) * kSize;
+  const auto format = GENERATE(Format::kBF16, Format::kF16, Format::kQ8);
+  INFO(format_name(format) << " cache");
+  const auto device = open_cpu_device(2, CpuMatmul::kTiles).value();
+  const auto stream = device->new_stream("test");
+  const KvLayout layout{1, kSize, format};
+  const test::DeviceArray<float> qkv(*device, *stream, random_floats(kTokens * kWidth, 12));
+  const auto outputs = [&](const KvBudget& budget) {
+    const test::DeviceArray<std::byte> kv(
+        *device, *stream, std::vector<std::byte>(layout.sequence_bytes(budget.slots(kTokens))));
+    const test::DeviceArray<std::byte> state(
+        *device, *stream, std::vector<std::byte>(KvStateLayout{1, budget}.bytes()));
+    const test::DeviceArray<float> out(
+        *device, *stream, std::vector<float>(static_cast<size_t>(kTokens * kHeads * kSize)));
+    const AttentionItem item{0, kTokens, 0, kv.data(), budget, state.data()};
+    attention(*stream, {.qkv = qkv.matrix(kTokens, kWidth),
+                        .items = {&item, 1},
+                        .heads = kHeads,
+                        .kv = layout,
+                        .out = out.matrix(kTokens, kHeads * kSize)});
+    return out.read();
+  };
+  const std::vector<float> all = outputs({});
+  CHECK(outputs({10, 20, true}) == all);
+  CHECK(outputs({10, 20, true, 0, KvScore::kSnapMax}) == all);
+  CHECK(outputs({10, 20, true, 0, KvScore::kRandom, 5}) == all);
+  CHECK(outputs({10, 0, false}) == all);
 }
 
 TEST_CASE("matrix units leave a NaN in its row") {
