@@ -63,8 +63,7 @@ void choose_products(const CpuContext& context, const AttentionArgs& args, Promp
   const Format format = args.kv.format;
   const bool of_bf16 = format == Format::kBF16;
   const bool one_part = of_bf16 && args.out.dtype == DType::kBF16;
-  const bool two_parts = format != Format::kF32;
-  if (context.tiles() && attends_by_tiles() && (one_part || two_parts)) {
+  if (context.tiles() && attends_by_tiles() && format != Format::kF32) {
     view->products = PromptProducts::kTiles;
     view->parts = {one_part ? 1 : 2, of_bf16 ? 1 : 2};
   } else if (context.bf16_dot() && one_part) {
