@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <map>
 #include <numeric>
 #include <set>
 #include <thread>
@@ -79,6 +80,35 @@ int count_cores(std::span<const int> processors, const std::string& root) {
     }
   }
   return static_cast<int>(cores.size()) + unknown;
+}
+
+size_t last_level_cache_bytes(std::span<const int> processors, const std::string& root) {
+  std::map<std::string, size_t> caches;  // Bytes by the processors that share it
+  for (const int processor : processors) {
+    int last = 0;
+    std::string sharing;
+    size_t bytes = 0;
+    for (int index = 0;; ++index) {
+      const std::string folder = root + "/sys/devices/system/cpu/cpu" + std::to_string(processor) +
+                                 "/cache/index" + std::to_string(index) + "/";
+      std::ifstream level_file(folder + "level"), size_file(folder + "size"),
+          sharing_file(folder + "shared_cpu_list");
+      int level = 0;
+      size_t kib = 0;
+      char unit = 0;
+      std::string processors_list;
+      if (!(level_file >> level)) break;
+      if (!(size_file >> kib >> unit) || unit != 'K' || !(sharing_file >> processors_list))
+        continue;
+      if (level < last) continue;
+      last = level;
+      sharing = processors_list;
+      bytes = kib * 1024;
+    }
+    if (last > 1) caches[sharing] = bytes;
+  }
+  return std::accumulate(caches.begin(), caches.end(), size_t{0},
+                         [](size_t sum, const auto& cache) { return sum + cache.second; });
 }
 
 int usable_processors() {

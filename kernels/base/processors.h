@@ -1,6 +1,7 @@
 // Number of processors and of cores that this process may keep busy.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <span>
 #include <string>
@@ -24,6 +25,10 @@ int usable_cores();
 // Distinct cores among processors, by the kernel's topology; one that it does not know counts as a
 // core. `root` is prepended to every path, for tests.
 int count_cores(std::span<const int> processors, const std::string& root = "");
+
+// Bytes of the distinct last-level caches of processors, by the kernel's topology; 0 where it does
+// not say. `root` is prepended to every path, for tests.
+size_t last_level_cache_bytes(std::span<const int> processors, const std::string& root = "");
 
 // The smallest quota among this process' control groups, in processors; empty: there is none.
 // `root` is prepended to every path, for tests.

@@ -115,71 +115,166 @@ void run_strips(const float* packed_a, const Strips& strips, int64_t columns,
 }
 
 // With 512-bit vectors, widening competes with the multiply-adds for the same two ports: one
-// instruction to kStripRows of them. Tall tiles widen a range of k of two panels once, for all
-// strips.
+// instruction to kStripRows of them. Tall tiles widen a stretch, a range of k of two panels, once:
+// the first strip's kernel leaves it in the L1 cache for the others.
 #if HWY_TARGET <= HWY_AVX3
-constexpr int64_t kWidenStrips = 4;  // From this many strips on
-#else
-constexpr int64_t kWidenStrips = kGemmRowsMax;  // Never
-#endif
 constexpr int64_t kWidenDepth = 192;  // 24 KiB for two panels: stays in the L1 cache
 constexpr int kWidenPanels = 2;
-// Strips of tiles with this many strips are so tall that a kernel takes no more panels.
-static_assert(HWY_TARGET > HWY_AVX3 ||
-              panels_for(kStripRows - kStripRows / kWidenStrips) <= kWidenPanels);
+constexpr int kWidenRowsMin = 7;  // Rows of the lowest strip: kernels for fewer take more panels
+static_assert(panels_for(kWidenRowsMin) == kWidenPanels && panels_for(kStripRows) == kWidenPanels);
 
-// Widens one panel to float32, [k][16].
-void widen(const TileWeights& weights, int panel, int64_t k, int64_t depth,
-           float* HWY_RESTRICT to) {
-  const int64_t start = (panel * weights.columns_padded + k) * kPanel;
-  if (weights.format == Format::kF16) {
-    const auto* w = reinterpret_cast<const hwy::float16_t*>(weights.panels) + start;
-    for (int64_t i = 0; i < depth; ++i) {
-      V b[kPanelVectors];
-      load_weights(w + i * kPanel, b);
-      for (int j = 0; j < kPanelVectors; ++j) {
-        hn::StoreU(b[j], D(), to + i * kPanel + j * static_cast<int>(kLanes));
-      }
-    }
-    return;
+// Where a kernel asks for what a later one needs, into the L2 cache: the hardware's prefetcher
+// starts anew in every page, and a strip's part of a stretch is a few pages at most.
+struct Ahead {
+  const std::byte* at;
+  int64_t step;  // Bytes a k
+
+  HWY_INLINE void ask() {
+    __builtin_prefetch(at, 0, 2);
+    at += step;
   }
-  const hn::RebindToUnsigned<D> du;
-  const auto high = hn::Set(du, 0xffff0000u);
-  const auto* w = reinterpret_cast<const uint32_t*>(weights.panels) + start / 2;
-  for (int64_t i = 0; i < depth; i += 2) {
-    for (int j = 0; j < kPanelVectors; ++j) {
-      const auto both = hn::LoadU(du, w + i / 2 * kPanel + j * static_cast<int>(kLanes));
-      float* HWY_RESTRICT target = to + i * kPanel + j * static_cast<int>(kLanes);
-      hn::StoreU(hn::BitCast(D(), hn::ShiftLeft<16>(both)), D(), target);
-      // After an odd number of inputs the packed pair ends in a zero.
-      hn::StoreU(hn::BitCast(D(), hn::And(both, high)), D(), target + kPanel);
-    }
-  }
+};
+
+// A strip by a stretch.
+struct StretchArgs {
+  const float* a;       // The strip's k of this stretch
+  const std::byte* w;   // The first panel's k of this stretch, in 2 bytes a number
+  int64_t panel_bytes;  // From a panel to the next
+  int64_t depth;
+  float* wide;  // [2][kWidenDepth][16]: the stretch in float32
+  float* c;
+  Ahead weights, rows;
+};
+
+constexpr int64_t kWidePanel = kWidenDepth * kPanel;  // Numbers
+constexpr int64_t kRowsAhead = 16;                    // k of its own strip that a kernel asks for
+
+HWY_INLINE void ask_ahead(const float* a, int64_t height, Ahead& weights, Ahead& rows) {
+  weights.ask();
+  rows.ask();
+  __builtin_prefetch(a + kRowsAhead * height);
 }
 
-// Multiplies all strips by ranges of two panels that are widened once.
+static_assert(kPanelVectors == 1);
+
+template <int kRows>
+void widen_strip_f16(const StretchArgs& args) {
+  Ahead weights = args.weights, rows = args.rows;
+  Sums<kRows, kWidenPanels> sums;
+  sums.load(args.c);
+  for (int64_t k = 0; k < args.depth; ++k) {
+    ask_ahead(args.a + k * kRows, kRows, weights, rows);
+    const auto load = [&](int p, V* HWY_RESTRICT b) {
+      load_weights(
+          reinterpret_cast<const hwy::float16_t*>(args.w + p * args.panel_bytes) + k * kPanel, b);
+      hn::StoreU(b[0], D(), args.wide + p * kWidePanel + k * kPanel);
+    };
+    add_panels(args.a + k * kRows, load, sums);
+  }
+  sums.store(args.c);
+}
+
+// bfloat16: as in micro_kernel().
+template <int kRows>
+void widen_strip_bf16(const StretchArgs& args) {
+  const hn::RebindToUnsigned<D> du;
+  const auto high = hn::Set(du, 0xffff0000u);
+  Ahead weights = args.weights, rows = args.rows;
+  Sums<kRows, kWidenPanels> sums;
+  sums.load(args.c);
+  for (int64_t k = 0; k < args.depth; k += 2) {
+    ask_ahead(args.a + k * kRows, kRows, weights, rows);
+    const auto bf16_pairs = [&](int p) {
+      return hn::LoadU(
+          du, reinterpret_cast<const uint32_t*>(args.w + p * args.panel_bytes) + k / 2 * kPanel);
+    };
+    float* HWY_RESTRICT const wide = args.wide + k * kPanel;
+    const auto even = [&](int p, V* HWY_RESTRICT b) {
+      b[0] = hn::BitCast(D(), hn::ShiftLeft<16>(bf16_pairs(p)));
+      hn::StoreU(b[0], D(), wide + p * kWidePanel);
+    };
+    const auto odd = [&](int p, V* HWY_RESTRICT b) {
+      b[0] = hn::BitCast(D(), hn::And(bf16_pairs(p), high));
+      hn::StoreU(b[0], D(), wide + p * kWidePanel + kPanel);
+    };
+    add_panels(args.a + k * kRows, even, sums);
+    if (k + 1 == args.depth) break;
+    ask_ahead(args.a + (k + 1) * kRows, kRows, weights, rows);
+    add_panels(args.a + (k + 1) * kRows, odd, sums);
+  }
+  sums.store(args.c);
+}
+
+template <int kRows>
+void multiply_strip(const StretchArgs& args) {
+  Ahead weights = args.weights, rows = args.rows;
+  Sums<kRows, kWidenPanels> sums;
+  sums.load(args.c);
+  for (int64_t k = 0; k < args.depth; ++k) {
+    ask_ahead(args.a + k * kRows, kRows, weights, rows);
+    const auto load = [&](int p, V* HWY_RESTRICT b) {
+      load_weights(args.wide + p * kWidePanel + k * kPanel, b);
+    };
+    add_panels(args.a + k * kRows, load, sums);
+  }
+  sums.store(args.c);
+}
+
+struct StretchKernels {
+  void (*widen_f16)(const StretchArgs&);
+  void (*widen_bf16)(const StretchArgs&);
+  void (*multiply)(const StretchArgs&);
+};
+constexpr auto kStretchKernels = kernels_by_rows<kStripRows>([](auto rows) -> StretchKernels {
+  constexpr int kRows = decltype(rows)::value;
+  if constexpr (kRows < kWidenRowsMin)
+    return {};
+  else
+    return {&widen_strip_f16<kRows>, &widen_strip_bf16<kRows>, &multiply_strip<kRows>};
+});
+
+// Multiplies all strips by stretches that are widened once.
 void run_strips_widened(const float* packed_a, const Strips& strips, int64_t columns,
                         const TileWeights& weights, float* c) {
-  alignas(64) float wide[kWidenPanels * (kWidenDepth + 1) * kPanel];
-  const TileWeights stretch{reinterpret_cast<const std::byte*>(wide), Format::kF32,
-                            kWidenDepth + 1};
+  alignas(64) float wide[kWidenPanels * kWidePanel];
+  const int64_t panel_bytes = weights.columns_padded * kPanel * 2;
+  const auto stretch = [&](int64_t k, int panel) {
+    return weights.panels + panel * panel_bytes + k * kPanel * 2;
+  };
   for (int64_t k = 0; k < columns; k += kWidenDepth) {
     const int64_t depth = std::min(kWidenDepth, columns - k);
     for (int panel = 0; panel < kGemmColumns / kPanel; panel += kWidenPanels) {
-      for (int p = 0; p < kWidenPanels; ++p) {
-        widen(weights, panel + p, k, depth, wide + p * stretch.columns_padded * kPanel);
-      }
+      // The first strips ask for the next stretch, a part of a panel each; with the last panels,
+      // all ask for their part of the next k.
+      const bool last = panel + kWidenPanels == kGemmColumns / kPanel;
+      const std::byte* const next =
+          last ? stretch(k + kWidenDepth, 0) : stretch(k, panel + kWidenPanels);
       for (int64_t s = 0; s < strips.count(); ++s) {
         const int64_t row = strips.first(s), height = strips.height(s);
-        const SizedKernel& kernel = kStripKernels.of[height - 1];
-        for (int p = 0; p < kWidenPanels; p += kernel.panels) {
-          kernel.run(packed_a + row * columns + k * height, stretch, 0, depth, p,
-                     c + row * kGemmColumns + panel * kPanel);
-        }
+        const float* const a = packed_a + row * columns + k * height;
+        float* const target = c + row * kGemmColumns + panel * kPanel;
+        const auto* const here = reinterpret_cast<const std::byte*>(target);
+        const StretchArgs args{
+            .a = a,
+            .w = stretch(k, panel),
+            .panel_bytes = panel_bytes,
+            .depth = depth,
+            .wide = wide,
+            .c = target,
+            .weights =
+                s < kWidenPanels ? Ahead{next + s * panel_bytes, kPanel * 2} : Ahead{here, 0},
+            .rows = last ? Ahead{reinterpret_cast<const std::byte*>(a + depth * height),
+                                 height * static_cast<int64_t>(sizeof(float))}
+                         : Ahead{here, 0}};
+        const StretchKernels& kernels = kStretchKernels.of[height - 1];
+        (s > 0                             ? kernels.multiply
+         : weights.format == Format::kBF16 ? kernels.widen_bf16
+                                           : kernels.widen_f16)(args);
       }
     }
   }
 }
+#endif
 
 void MultiplyTile(const float* packed_a, int64_t rows, int64_t columns, Format format,
                   const std::byte* panels, bool accumulate, float* c) {
@@ -187,9 +282,12 @@ void MultiplyTile(const float* packed_a, int64_t rows, int64_t columns, Format f
   const int64_t padded = padded_columns(MatrixLayout::kPanels16, format, columns);
   const TileWeights weights{panels, format, padded};
   const Strips strips(rows, kStripRows);
-  if (strips.count() >= kWidenStrips && format != Format::kF32) {
+#if HWY_TARGET <= HWY_AVX3
+  if (strips.count() > 1 && strips.height(strips.count() - 1) >= kWidenRowsMin &&
+      format != Format::kF32) {
     return run_strips_widened(packed_a, strips, columns, weights, c);
   }
+#endif
   for (int64_t k = 0; k < columns; k += kDepth) {
     run_strips(packed_a, strips, columns, weights, k, std::min(kDepth, columns - k), c);
   }

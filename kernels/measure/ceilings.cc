@@ -12,11 +12,8 @@ namespace spillway {
 
 namespace {
 
-// On the CPU the probes must stay small: `bench` runs them with the model in memory, inside a
-// budget. They take at most 128 MiB (a matrix in f32) besides activations, four times the L3 cache
-// of the machines this was written on, so that a small block still reads its weights from memory.
-constexpr size_t kMemoryReadBytes = size_t{128} << 20;
-constexpr int64_t kMatrixElementsMax = int64_t{32} << 20;
+constexpr int64_t kMatrixElementsMax = int64_t{32} << 20;  // On the CPU
+constexpr size_t kPartBytes = size_t{128} << 20;  // Of a MemoryMeter's memory, and of both copies
 
 // Discrete devices: ten times the 50 MiB of an H200's L2 cache, where that is free; and the bytes
 // that products take besides matrices, input and output.
@@ -52,13 +49,21 @@ LinearProbe part_of(LinearProbe probe) {
   return probe;
 }
 
-Result<MatrixCeiling> measure_on_cpu(Device& device, const LinearProbe& probe) {
-  SPILLWAY_ASSIGN_OR_RETURN(const WeightPool pool,
-                            WeightPool::open(device, weight_bytes(device, probe)));
-  MatrixCeiling ceiling;
-  SPILLWAY_ASSIGN_OR_RETURN(ceiling.ours,
-                            best_of(linear_rates(device, pool, probe, limits_of(device))));
-  return ceiling;
+Result<std::vector<MatrixCeiling>> measure_on_cpu(Device& device,
+                                                  std::span<const LinearProbe> probes,
+                                                  size_t host_bytes) {
+  size_t largest = host_bytes;
+  for (const LinearProbe& probe : probes) {
+    largest = std::max(largest, weight_bytes(device, part_of(probe)));
+  }
+  SPILLWAY_ASSIGN_OR_RETURN(const WeightPool pool, WeightPool::open(device, largest));
+  std::vector<MatrixCeiling> ceilings;
+  for (const LinearProbe& probe : probes) {
+    MatrixCeiling& ceiling = ceilings.emplace_back();
+    SPILLWAY_ASSIGN_OR_RETURN(
+        ceiling.ours, best_of(linear_rates(device, pool, part_of(probe), limits_of(device))));
+  }
+  return ceilings;
 }
 
 // The probe with weights in the format of the activations: the product that the library computes.
@@ -95,8 +100,8 @@ Result<WeightPool> own_pool(Device& device, std::span<const LinearProbe> probes)
 
 }  // namespace
 
-Result<double> measure_memory_read(Device& device) {
-  size_t bytes = kMemoryReadBytes;
+Result<double> measure_memory_read(Device& device, size_t host_bytes) {
+  size_t bytes = host_bytes;
   if (device.discrete()) {
     const size_t left = device.memory().free_bytes;
     bytes = std::min(kOwnPoolBytes, left) >> 20 << 20;
@@ -105,9 +110,9 @@ Result<double> measure_memory_read(Device& device) {
   return best_of(memory_read_rates(device, bytes, limits_of(device)));
 }
 
-Result<MemoryMeter> MemoryMeter::open(Device& device) {
+Result<MemoryMeter> MemoryMeter::open(Device& device, size_t bytes) {
   SPILLWAY_CHECK(!device.discrete());
-  SPILLWAY_ASSIGN_OR_RETURN(WeightPool pool, WeightPool::open(device, kMemoryReadBytes));
+  SPILLWAY_ASSIGN_OR_RETURN(WeightPool pool, WeightPool::open(device, bytes));
   auto stream = device.new_stream("ceiling");
   auto& context = *static_cast<cpu::CpuContext*>(stream->native());
   const cpu::ReadPattern fastest =
@@ -120,16 +125,18 @@ double MemoryMeter::measure() {
   auto& context = *static_cast<cpu::CpuContext*>(stream_->native());
   double best = 0;
   for (int i = 0; i < kReads; ++i) {
+    const size_t part = std::min(kPartBytes, bytes() - next_);
     const double start = steady_seconds();
-    cpu::read_memory(context, pool_.memory().data(), bytes(), pattern_);
-    best = std::max(best, static_cast<double>(bytes()) / (steady_seconds() - start));
+    cpu::read_memory(context, pool_.memory().data() + next_, part, pattern_);
+    best = std::max(best, static_cast<double>(part) / (steady_seconds() - start));
+    next_ = next_ + part < bytes() ? next_ + part : 0;
   }
   return best;
 }
 
 Result<CopyCeiling> measure_copies(Device& device) {
   SPILLWAY_ASSIGN_OR_RETURN(const CopyRates rates,
-                            copy_rates(device, kMemoryReadBytes / 2, limits_of(device)));
+                            copy_rates(device, kPartBytes / 2, limits_of(device)));
   CopyCeiling ceiling;
   SPILLWAY_ASSIGN_OR_RETURN(ceiling.to_device, best_of(rates.to_device));
   SPILLWAY_ASSIGN_OR_RETURN(ceiling.to_host, best_of(rates.to_host));
@@ -138,16 +145,10 @@ Result<CopyCeiling> measure_copies(Device& device) {
 }
 
 Result<std::vector<MatrixCeiling>> measure_matrices(Device& device,
-                                                    std::span<const LinearProbe> probes) {
+                                                    std::span<const LinearProbe> probes,
+                                                    size_t host_bytes) {
+  if (!device.discrete()) return measure_on_cpu(device, probes, host_bytes);
   std::vector<MatrixCeiling> ceilings;
-  if (!device.discrete()) {
-    for (const LinearProbe& probe : probes) {
-      SPILLWAY_ASSIGN_OR_RETURN(const MatrixCeiling ceiling,
-                                measure_on_cpu(device, part_of(probe)));
-      ceilings.push_back(ceiling);
-    }
-    return ceilings;
-  }
   const RunLimits limits = limits_of(device);
   SPILLWAY_ASSIGN_OR_RETURN(const WeightPool pool, own_pool(device, probes));
   for (const LinearProbe& probe : probes) {
@@ -170,16 +171,14 @@ Result<double> measure_prompt_attention(Device& device, const AttentionProbe& pr
   return best_of(prompt_attention_rates(device, probe, limits_of(device)));
 }
 
-Result<double> measure_decode_attention(Device& device, AttentionProbe probe) {
-  size_t bytes = kMemoryReadBytes;
-  if (device.discrete()) {
-    bytes = std::min(kOwnPoolBytes, device.memory().free_bytes / 2);
-  }
+Result<double> measure_decode_attention(Device& device, AttentionProbe probe, size_t host_bytes) {
+  const size_t bytes =
+      device.discrete() ? std::min(kOwnPoolBytes, device.memory().free_bytes / 2) : host_bytes;
   const int64_t most = std::max<int64_t>(1, static_cast<int64_t>(bytes / decode_bytes(probe)));
   // More sequences at once until a run takes this long: a slow device needs no more to be busy.
   constexpr double kSecondsEnough = 0.02;
   constexpr int64_t kFirst = 16, kMore = 16;
-  for (probe.sequences = std::min(kFirst, most);;
+  for (probe.sequences = device.discrete() ? std::min(kFirst, most) : most;;
        probe.sequences = std::min(probe.sequences * kMore, most)) {
     SPILLWAY_ASSIGN_OR_RETURN(const double rate,
                               best_of(decode_attention_rates(device, probe, limits_of(device))));

@@ -1,7 +1,10 @@
 // Ceilings of this machine: the rates that `bench` compares a run with, beside the peaks of its
 // instructions (kernels/measure/peaks.h). Each is the best of several short runs, since these
 // machines are shared and a ceiling is what is possible. Each call blocks, and holds memory
-// meanwhile; kCapacity, with the bytes it needs, when that much is not free.
+// meanwhile; kCapacity, with the bytes it needs, when that much is not free. `host_bytes`: memory
+// that a CPU's weights and caches take while they are measured, or a little more; of a discrete
+// device these take what is needed and free. By bytes_past_caches() (rates.h) nothing is read from
+// a cache that a model would read from memory.
 #pragma once
 
 #include <cstdint>
@@ -17,21 +20,21 @@
 
 namespace spillway {
 
-// Bytes per second that the device reads from its memory, from a buffer larger than any cache; on
-// CUDA, bytes read plus bytes written in a copy.
-Result<double> measure_memory_read(Device& device);
+// Bytes per second that the device reads from its memory; on CUDA, bytes read plus bytes written in
+// a copy. REQUIRES: host_bytes are whole MiB.
+Result<double> measure_memory_read(Device& device, size_t host_bytes);
 
 // Measures a CPU's memory bandwidth repeatedly between other work, since it changes within minutes
 // on a shared machine (seen: 77 GB/s just before a run, 43 GB/s just after). Holds its buffer for
 // its lifetime. One thread, not inside an op.
 class MemoryMeter {
  public:
-  // REQUIRES: the device shares host memory, and lives longer.
-  static Result<MemoryMeter> open(Device& device);
+  // REQUIRES: the device shares host memory, and lives longer; `bytes` are whole MiB.
+  static Result<MemoryMeter> open(Device& device, size_t bytes);
 
   size_t bytes() const { return pool_.memory().bytes(); }
-  // Bytes per second, the best of three reads, in the order that was fastest when it was opened:
-  // about 10 ms
+  // Bytes per second, the best of three reads of a part, in the order that was fastest when it was
+  // opened: about 10 ms. Each read is of the next part, which left the caches since its last turn.
   double measure();
 
  private:
@@ -41,6 +44,7 @@ class MemoryMeter {
   WeightPool pool_;
   std::unique_ptr<Stream> stream_;
   cpu::ReadPattern pattern_;
+  size_t next_ = 0;  // Where the next part begins
 };
 
 // Bytes per second of copies between pinned host memory and a discrete device's memory: each
@@ -59,15 +63,17 @@ struct MatrixCeiling {
 };
 
 // Measures each probe, all in one format. On the CPU large matrices are measured on a part of their
-// outputs; a discrete device, which is fast only when all of it has work, multiplies whole
-// matrices, from a pool in its free memory.
+// outputs, of 128 MiB at most in f32 whatever `host_bytes` are; a discrete device, which is fast
+// only when all of it has work, multiplies whole matrices, from a pool in its free memory.
 Result<std::vector<MatrixCeiling>> measure_matrices(Device& device,
-                                                    std::span<const LinearProbe> probes);
+                                                    std::span<const LinearProbe> probes,
+                                                    size_t host_bytes);
 
 // FLOP/s of prompt attention, as rates.h counts them, and bytes per second of cached rows that
 // decode steps attend to, both by our own ops.
 Result<double> measure_prompt_attention(Device& device, const AttentionProbe& probe);
-// Takes enough sequences to exceed every cache, whatever probe.sequences says.
-Result<double> measure_decode_attention(Device& device, AttentionProbe probe);
+// Takes as many sequences as `host_bytes` hold, or a discrete device needs, whatever
+// probe.sequences says.
+Result<double> measure_decode_attention(Device& device, AttentionProbe probe, size_t host_bytes);
 
 }  // namespace spillway

@@ -9,6 +9,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/checked_math.h"
 #include "kernels/base/clock.h"
+#include "kernels/base/processors.h"
 #include "kernels/cpu/cpu_context.h"
 #include "kernels/cpu/memory_probe.h"
 #include "kernels/input_hadamard.h"
@@ -115,6 +116,13 @@ Result<Rates> sample(double work, const RunLimits& limits, Stream& stream, const
 }
 
 }  // namespace
+
+size_t bytes_past_caches(size_t most) {
+  constexpr size_t kLeast = size_t{128} << 20, kOfUnknown = size_t{512} << 20;
+  const size_t caches = last_level_cache_bytes(allowed_processors());
+  const size_t wanted = caches == 0 ? kOfUnknown : std::max(kLeast, 2 * caches);
+  return std::min(wanted, std::max(kLeast, most)) >> 20 << 20;
+}
 
 Result<Rates> memory_read_rates(Device& device, size_t bytes, const RunLimits& limits) {
   const auto stream = device.new_stream(kTrack);

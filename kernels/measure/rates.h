@@ -21,6 +21,12 @@ struct RunLimits {
 
 using Rates = std::vector<double>;  // One per run
 
+// Bytes, whole MiB, that measurements on the host go through so that what they read comes from
+// memory: twice the last-level caches (some virtual machines have those of a whole socket for two
+// cores), at least 128 MiB; 512 MiB where the caches are unknown. No more than `most`, but for
+// these 128 MiB.
+size_t bytes_past_caches(size_t most);
+
 // Bytes per second that the device reads of `bytes` of its memory (whole MiB), on a CPU in the
 // order that is fastest there at the moment (cpu/memory_probe.h); on CUDA, bytes read plus bytes
 // written in a copy from one half of them to the other.

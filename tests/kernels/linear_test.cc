@@ -104,7 +104,8 @@ TEST_CASE("linear agrees with its definition") {
       LinearCase{5, 129, 515, 64}, LinearCase{13, 64, 2100, 64}, LinearCase{13, 136, 64, 64},
       LinearCase{97, 320, 96, 192}, LinearCase{200, 65, 130, 128}, LinearCase{8, 70, 1100, 64},
       LinearCase{4, 33, 2113, 64}, LinearCase{7, 9, 60, 64}, LinearCase{25, 130, 64, 64},
-      LinearCase{37, 50, 300, 64}, LinearCase{50, 33, 128, 64}, LinearCase{40, 20, 2150, 64});
+      LinearCase{37, 50, 300, 64}, LinearCase{50, 33, 128, 64}, LinearCase{40, 20, 2150, 64},
+      LinearCase{16, 40, 387, 64}, LinearCase{26, 34, 193, 64});
   const auto activation = GENERATE(Activation::kNone, Activation::kRelu, Activation::kGelu,
                                    Activation::kGeluTanh, Activation::kSilu);
   // What is done with the outputs knows nothing of the product's shape.

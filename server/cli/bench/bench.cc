@@ -66,8 +66,8 @@ Status bench(BenchFlags flags, EngineFlags engine, const std::string& model) {
   SPILLWAY_ASSIGN_OR_RETURN(result.before, measure_beside_budget(flags, *runtime, false));
   std::optional<BenchMeter> meter;
   if (!result.plan.discrete) {
-    const bool with_memory = !uses_disk(runtime->plan());
-    SPILLWAY_ASSIGN_OR_RETURN(BenchMeter opened, BenchMeter::open(runtime->device(), with_memory));
+    const size_t memory_bytes = uses_disk(runtime->plan()) ? 0 : ceiling_bytes();
+    SPILLWAY_ASSIGN_OR_RETURN(BenchMeter opened, BenchMeter::open(runtime->device(), memory_bytes));
     meter.emplace(std::move(opened));
   }
   say("Running");

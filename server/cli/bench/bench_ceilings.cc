@@ -5,6 +5,7 @@
 #include "kernels/base/linear_shapes.h"
 #include "kernels/decoder_layer.h"
 #include "kernels/measure/peaks.h"
+#include "scheduler/planning/memory_budget.h"
 #include "scheduler/planning/plan_cost.h"
 
 namespace spillway {
@@ -35,7 +36,7 @@ Status measure_products(const BenchFlags& flags, Runtime& runtime, MeasuredCeili
   std::vector<LinearProbe> probes;
   add_probes(runtime, ceiling_rows(flags, runtime.plan()), &probes);
   SPILLWAY_ASSIGN_OR_RETURN(const std::vector<MatrixCeiling> ceilings,
-                            measure_matrices(runtime.device(), probes));
+                            measure_matrices(runtime.device(), probes, ceiling_bytes()));
   for (size_t i = 0; i < probes.size(); ++i) keep(probes[i], ceilings[i], found);
   return {};
 }
@@ -50,7 +51,7 @@ Status measure_peak_product(const BenchFlags& flags, Runtime& runtime, MeasuredC
     for (const LinearShape& linear : linear_shapes(runtime.shape())) {
       if (linear.head) continue;
       const LinearProbe probe{runtime.plan().format, rows, linear.outputs, linear.inputs};
-      const auto tall = measure_matrices(runtime.device(), std::span(&probe, 1));
+      const auto tall = measure_matrices(runtime.device(), std::span(&probe, 1), 0);
       if (tall.status().code() == Code::kCapacity) continue;  // Sizes that fit are enough.
       SPILLWAY_RETURN_IF_ERROR(tall.status());
       best = std::max(best, tall.value().front().best());
@@ -74,7 +75,8 @@ Status measure_attention(const BenchFlags& flags, Runtime& runtime, Ceilings* ce
                             measure_prompt_attention(runtime.device(), probe));
   const int64_t last = kv_positions(flags.prompt_tokens, flags.new_tokens) - 1;
   probe.tokens = resolve(plan.kv_rule(), flags.prompt_tokens, flags.new_tokens).attended(last);
-  SPILLWAY_ASSIGN_OR_RETURN(ceilings->cache, measure_decode_attention(runtime.device(), probe));
+  SPILLWAY_ASSIGN_OR_RETURN(ceilings->cache,
+                            measure_decode_attention(runtime.device(), probe, ceiling_bytes()));
   return {};
 }
 
@@ -90,6 +92,11 @@ std::vector<int64_t> ceiling_rows(const BenchFlags& flags, const Plan& plan) {
   return heights;
 }
 
+size_t ceiling_bytes() {
+  constexpr uint64_t kShare = 4;  // Of what is free: other programs go on.
+  return bytes_past_caches(available_host_bytes() / kShare);
+}
+
 bool uses_disk(const Plan& plan) {
   return plan.weights.disk + plan.kv.disk + plan.activations.disk > 0;
 }
@@ -100,7 +107,7 @@ Result<MeasuredCeilings> measure_ceilings(const BenchFlags& flags, Runtime& runt
   const Plan& plan = runtime.plan();
   MeasuredCeilings found;
   SPILLWAY_RETURN_IF_ERROR(measure_products(flags, runtime, &found));
-  SPILLWAY_ASSIGN_OR_RETURN(found.rates.memory, measure_memory_read(device));
+  SPILLWAY_ASSIGN_OR_RETURN(found.rates.memory, measure_memory_read(device, ceiling_bytes()));
   SPILLWAY_RETURN_IF_ERROR(
       measure_attention(flags, runtime, &found.rates).at("measuring attention"));
   if (!device.discrete()) {

@@ -3,6 +3,7 @@
 // of matrix.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -17,6 +18,9 @@ bool uses_disk(const Plan& plan);
 // Batch sizes of the linear layers in decode and in prefill, the head's included: at most a layer's
 // chunk at once, on a discrete device also at most a micro-batch.
 std::vector<int64_t> ceiling_rows(const BenchFlags& flags, const Plan& plan);
+
+// Host memory that measurements read, past the caches where that is free beside the model.
+size_t ceiling_bytes();
 
 // Measures the hardware: the peaks of a CPU's instructions, or a discrete device's fastest matrix
 // product at any batch size; memory; the link to such a device; and, where the plan uses the disk,

@@ -207,10 +207,10 @@ void project(const BenchFlags& flags, double decode_seconds, BenchResult* result
 
 }  // namespace
 
-Result<BenchMeter> BenchMeter::open(Device& device, bool with_memory) {
+Result<BenchMeter> BenchMeter::open(Device& device, size_t memory_bytes) {
   std::optional<MemoryMeter> memory;
-  if (with_memory) {
-    SPILLWAY_ASSIGN_OR_RETURN(MemoryMeter opened, MemoryMeter::open(device));
+  if (memory_bytes > 0) {
+    SPILLWAY_ASSIGN_OR_RETURN(MemoryMeter opened, MemoryMeter::open(device, memory_bytes));
     memory.emplace(std::move(opened));
   }
   return BenchMeter(device, std::move(memory));

@@ -18,9 +18,9 @@ namespace spillway {
 // the best.
 class BenchMeter {
  public:
-  // `with_memory`: measures memory reads, too; nothing else may use memory then. kCapacity: not
-  // enough memory. REQUIRES: the device shares host memory, and lives longer.
-  static Result<BenchMeter> open(Device& device, bool with_memory);
+  // Measures memory reads, too, of `memory_bytes`, unless they are 0; nothing else may use memory
+  // then. kCapacity: not enough memory. REQUIRES: the device shares host memory, and lives longer.
+  static Result<BenchMeter> open(Device& device, size_t memory_bytes);
 
   size_t bytes() const { return memory_ ? memory_->bytes() : 0; }
 

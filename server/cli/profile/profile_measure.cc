@@ -1,7 +1,5 @@
 #include "server/cli/profile/profile_measure.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 
 #include "kernels/base/clock.h"
@@ -26,10 +24,8 @@ constexpr int kPeakSamples = 5;  // 20 ms each, per instruction
 constexpr int64_t kHeights[] = {1, 4, 16, 64, 256, 512};
 constexpr std::pair<int64_t, int64_t> kShapes[] = {{4096, 4096}, {16384, 4096}};
 
-// Weights must come from memory: several times the last-level cache, but limited by a small
-// machine's memory, and no less than the largest matrix in 16 bits.
+// No less than the largest matrix in 16 bits; on a discrete device ten times its cache.
 constexpr size_t kPoolBytesMin = size_t{128} << 20, kPoolBytesMax = size_t{512} << 20;
-constexpr size_t kCachesInPool = 4;
 constexpr size_t kFreeMemoryShare = 4;  // At most 1/kFreeMemoryShare of the free bytes
 
 constexpr size_t kCopyBytes = size_t{64} << 20;
@@ -139,13 +135,9 @@ class Processors {
 
   static Result<size_t> pool_size(const Device& device) {
     const size_t free = device.discrete() ? device.memory().free_bytes : available_host_bytes();
-    const long cache = ::sysconf(_SC_LEVEL3_CACHE_SIZE);  // 0 or less where it is unknown
-    size_t wanted = kPoolBytesMax;
-    if (!device.discrete() && cache > 0) {
-      wanted =
-          std::clamp(kCachesInPool * static_cast<size_t>(cache), kPoolBytesMax / 2, kPoolBytesMax);
-    }
-    const size_t bytes = std::min(wanted, free / kFreeMemoryShare) >> 20 << 20;
+    const size_t share = free / kFreeMemoryShare;
+    const size_t wanted = device.discrete() ? kPoolBytesMax : bytes_past_caches(share);
+    const size_t bytes = std::min(wanted, share) >> 20 << 20;
     if (bytes >= kPoolBytesMin) return bytes;
     return Status(Code::kCapacity, std::string(device.name()) + " has " + format_bytes(free) +
                                        " of memory free; measuring it takes " +

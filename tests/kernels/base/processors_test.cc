@@ -81,6 +81,31 @@ TEST_CASE("two hardware threads of a core count once") {
   CHECK(usable_cores() <= usable_processors());
 }
 
+TEST_CASE("last-level caches count once, whoever shares them") {
+  const Root root;
+  const std::vector<int> all = {0, 1, 4};
+  CHECK(last_level_cache_bytes(all, root.temp / "") == 0);  // Nothing is known
+  const auto write = [&](int processor, int index, int level, const std::string& size,
+                         const std::string& sharing) {
+    const std::string folder = "sys/devices/system/cpu/cpu" + std::to_string(processor) +
+                               "/cache/index" + std::to_string(index) + "/";
+    root.write(folder + "level", std::to_string(level) + "\n");
+    root.write(folder + "size", size + "\n");
+    root.write(folder + "shared_cpu_list", sharing + "\n");
+  };
+  for (const int processor : all) {
+    write(processor, 0, 1, "48K", std::to_string(processor));
+    write(processor, 1, 2, "2048K", std::to_string(processor));
+  }
+  CHECK(last_level_cache_bytes(all, root.temp / "") == size_t{3} << 21);
+  write(0, 2, 3, "32768K", "0-1");
+  write(1, 2, 3, "32768K", "0-1");
+  write(4, 2, 3, "16384K", "4-7");
+  CHECK(last_level_cache_bytes(all, root.temp / "") == size_t{48} << 20);
+  const std::vector<int> one = {1};
+  CHECK(last_level_cache_bytes(one, root.temp / "") == size_t{32} << 20);
+}
+
 TEST_CASE("a thread that is held to one processor counts one") {
   const int before = usable_processors();
   CHECK(before >= 1);

@@ -4,11 +4,14 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "kernels/base/processors.h"
 #include "kernels/cpu/memory_probe.h"
 #include "tests/support/test_devices.h"
 
 namespace spillway::ceilings_test {
 namespace {
+
+constexpr size_t kHostBytes = size_t{4} << 20;
 
 void check_rate(double rate) {
   CHECK((std::isfinite(rate) && rate > 0));
@@ -19,7 +22,7 @@ TEST_CASE("every matrix has a ceiling, of its own and the accelerator's library'
     for (const Format format : {Format::kBF16, Format::kQ4}) {
       INFO(device->name() << ", " << format_name(format));
       const LinearProbe probes[] = {{format, 2, 64, 64}, {format, 12, 33, 64}};
-      const auto ceilings = measure_matrices(*device, probes);
+      const auto ceilings = measure_matrices(*device, probes, kHostBytes);
       INFO(ceilings.status().message());
       REQUIRE(ceilings.ok());
       REQUIRE(ceilings.value().size() == 2);
@@ -36,10 +39,11 @@ TEST_CASE("every matrix has a ceiling, of its own and the accelerator's library'
 TEST_CASE("memory, attention and the link have ceilings") {
   for (const auto& device : test::test_devices()) {
     INFO(device->name());
-    check_rate(measure_memory_read(*device).value());
+    check_rate(measure_memory_read(*device, kHostBytes).value());
     check_rate(measure_prompt_attention(*device, {Format::kF16, 2, 20, 2, 64}).value());
     if (!device->discrete()) {
-      check_rate(measure_decode_attention(*device, {Format::kF16, 1, 200, 2, 64}).value());
+      check_rate(
+          measure_decode_attention(*device, {Format::kF16, 1, 200, 2, 64}, kHostBytes).value());
       continue;
     }
     const CopyCeiling copies = measure_copies(*device).value();
@@ -47,6 +51,21 @@ TEST_CASE("memory, attention and the link have ceilings") {
     check_rate(copies.to_host);
     check_rate(copies.both);
   }
+}
+
+TEST_CASE("a meter of memory reads one part after the other") {
+  const auto device = open_cpu_device(1).value();
+  MemoryMeter meter = MemoryMeter::open(*device, size_t{129} << 20).value();  // A part and 1 MiB
+  CHECK(meter.bytes() == size_t{129} << 20);
+  for (int i = 0; i < 2; ++i) check_rate(meter.measure());
+}
+
+TEST_CASE("what measurements read is twice the caches, as far as memory allows") {
+  const size_t free = bytes_past_caches(size_t{1} << 40);
+  CHECK(free >= size_t{128} << 20);
+  CHECK(free >> 20 << 20 == free);
+  CHECK(free >= 2 * last_level_cache_bytes(allowed_processors()) >> 20 << 20);
+  CHECK(bytes_past_caches(0) == size_t{128} << 20);
 }
 
 TEST_CASE("every order of reading memory reads all of it") {
@@ -71,7 +90,7 @@ TEST_CASE("a product that no memory holds is an error and no rate") {
   for (const auto& device : test::test_devices()) {
     INFO(device->name());
     const LinearProbe probe{Format::kF32, 1, 64, int64_t{1} << 50};
-    const Status status = measure_matrices(*device, std::span(&probe, 1)).status();
+    const Status status = measure_matrices(*device, std::span(&probe, 1), kHostBytes).status();
     CHECK(status.code() == Code::kCapacity);
   }
 }
