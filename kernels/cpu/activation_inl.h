@@ -10,6 +10,7 @@
 #include <hwy/highway.h>
 
 #include "kernels/base/model_shape.h"
+#include "kernels/cpu/exp_inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace spillway::cpu {
@@ -48,9 +49,12 @@ HWY_INLINE V activate(D d, Activation activation, V x) {
       const V inner = hn::Mul(hn::Set(d, 0.79788456f), hn::MulAdd(hn::Set(d, 0.044715f), cube, x));
       return hn::Mul(hn::Mul(half, x), hn::Add(one, hn::Tanh(d, inner)));
     }
-    case Activation::kSilu:
-      // e^88 is near the largest number; Exp's own domain ends at 104.
-      return hn::Div(x, hn::Add(one, hn::Exp(d, hn::Min(hn::Neg(x), hn::Set(d, 88.0f)))));
+    case Activation::kSilu: {
+      // x / (1 + e^-x), by the power that does not overflow.
+      const V power = exp_below_zero(d, hn::Neg(hn::Abs(x)));
+      const V part = hn::IfNegativeThenElse(x, power, one);
+      return hn::Mul(hn::Mul(x, part), reciprocal_to_two(d, hn::Add(one, power)));
+    }
   }
   return x;
 }

@@ -18,6 +18,7 @@
 
 #include "kernels/cpu/attention_rows_inl.h"
 #include "kernels/cpu/attention_runs_inl.h"
+#include "kernels/cpu/exp_inl.h"
 #include "kernels/cpu/quant_inl.h"
 #include "kernels/cpu/vector_inl.h"
 
@@ -25,29 +26,6 @@ HWY_BEFORE_NAMESPACE();
 namespace spillway::cpu {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
-
-// e^x of x <= 0, and NaN for NaN: half the instructions of Highway's Exp, which takes any x and
-// makes 0 of NaN. By Cody and Waite's reduction, x = k ln 2 + r with |r| <= ln 2 / 2, and Cephes'
-// polynomial for e^r (Moshier, expf); off by 2^-23 of the result at most, 0 below e^-87.
-HWY_INLINE V exp_below_zero(V x) {
-  const D d;
-  const hn::RebindToSigned<D> di;
-  // Adding 1.5 * 2^23 rounds to an integer, which is in the last bits then.
-  const V round = hn::Set(d, 12582912.0f);
-  const V shifted = hn::MulAdd(x, hn::Set(d, 1.44269504f), round);
-  const V k = hn::Sub(shifted, round);
-  V r = hn::NegMulAdd(k, hn::Set(d, 0.693359375f), x);
-  r = hn::NegMulAdd(k, hn::Set(d, -2.12194440e-4f), r);
-  V p = hn::MulAdd(r, hn::Set(d, 1.9875691500e-4f), hn::Set(d, 1.3981999507e-3f));
-  p = hn::MulAdd(p, r, hn::Set(d, 8.3334519073e-3f));
-  p = hn::MulAdd(p, r, hn::Set(d, 4.1665795894e-2f));
-  p = hn::MulAdd(p, r, hn::Set(d, 1.6666665459e-1f));
-  p = hn::MulAdd(p, r, hn::Set(d, 5.0000001201e-1f));
-  p = hn::Add(hn::MulAdd(p, hn::Mul(r, r), r), hn::Set(d, 1.0f));
-  const auto exponent = hn::Add(hn::BitCast(di, shifted), hn::Set(di, 127));
-  const V power = hn::BitCast(d, hn::ShiftLeft<23>(exponent));
-  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.0f)), hn::Mul(p, power));
-}
 
 float highest_of(const float* HWY_RESTRICT scores, size_t rows) {
   const D d;
@@ -68,7 +46,7 @@ float softmax_in_place(float* HWY_RESTRICT scores, size_t rows, float highest) {
   V sum = hn::Zero(d);
   size_t i = 0;
   for (; i + lanes <= rows; i += lanes) {
-    const V e = exp_below_zero(hn::Sub(hn::LoadU(d, scores + i), m));
+    const V e = exp_below_zero(d, hn::Sub(hn::LoadU(d, scores + i), m));
     hn::StoreU(e, d, scores + i);
     sum = hn::Add(sum, e);
   }
@@ -76,7 +54,7 @@ float softmax_in_place(float* HWY_RESTRICT scores, size_t rows, float highest) {
   if (i < rows) {
     HWY_ALIGN float rest[hn::MaxLanes(D())] = {};
     std::copy(scores + i, scores + rows, rest);
-    hn::Store(exp_below_zero(hn::Sub(hn::Load(d, rest), m)), d, rest);
+    hn::Store(exp_below_zero(d, hn::Sub(hn::Load(d, rest), m)), d, rest);
     for (size_t j = 0; i < rows; ++i, ++j) total += scores[i] = rest[j];
   }
   return total;
