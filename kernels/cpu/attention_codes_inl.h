@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cpu/attention_body.h"
 #include "kernels/cpu/attention_codes.h"
@@ -32,6 +33,15 @@ constexpr __mmask16 kAll = 0xffff;
 // Numbers so small that their integers' factor is beyond float32 count as 0.
 constexpr float kLeast = 1e-30f;
 constexpr int kNotFinite = 0x99;  // Of _mm512_fpclass_ps_mask: NaN and infinities
+
+// Calls use(size as a constant) for the head sizes that most models have, so that rows' places are
+// constants, too, and use(0) for any other.
+template <class Use>
+inline void for_head_size(size_t size, const Use& use) {
+  if (size == 64) return use(std::integral_constant<size_t, 64>());
+  if (size == 128) return use(std::integral_constant<size_t, 128>());
+  use(std::integral_constant<size_t, 0>());
+}
 
 // Asks for the line at `at`, into the first-level cache.
 inline void prefetch_line(const std::byte* at) {
@@ -98,9 +108,11 @@ inline __m512i dot_words(const __m512i* words, const CodesQueryGroup& query, int
   return joined(_mm512_add_epi32(upper[0], upper[1]), _mm512_add_epi32(lower[0], lower[1]));
 }
 
-// Weights >= 0 of a run's rows as step * (256 planes[0] + planes[1]), a byte a row.
+// Weights >= 0 of a run's rows as step * (256 upper + lower). words[q] has the bytes of rows 4 q to
+// 4 q + 3: the lower ones, the upper ones. In memory, from where a word goes to all lanes without
+// the port that shuffles.
 struct RunWeights {
-  alignas(16) uint32_t planes[2][kRows / 4];
+  alignas(64) uint32_t words[kRows / 4][4];
   float step;
 
   void round(__m512 weights) {
@@ -111,8 +123,9 @@ struct RunWeights {
     const __m512 factor = _mm512_set1_ps(counts ? kTop / most : 0.0f);
     const __m512i n = counts ? _mm512_maskz_cvtps_epi32(kAll, _mm512_mul_ps(weights, factor))
                              : _mm512_setzero_si512();
-    store_bytes(_mm512_maskz_srli_epi32(kAll, n, 8), planes[0]);
-    store_bytes(n, planes[1]);
+    const __m512i planes = _mm512_broadcast_i32x4(
+        _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 0, 4, 8, 12, 1, 5, 9, 13));
+    _mm512_store_si512(words, _mm512_shuffle_epi8(n, planes));
     step = damaged ? NAN : counts ? most / kTop : 0.0f;
   }
 };
@@ -144,7 +157,7 @@ inline void add_quads(const __m512i* quads, const RunWeights& weights, float* su
   for (size_t i = 0; i < kVectors; ++i) upper[i] = lower[i] = _mm512_setzero_si512();
   SPILLWAY_UNROLL_TIMES(4)
   for (size_t q = 0; q < kRows / 4; ++q) {
-    const __m512i high = to_all(weights.planes[0][q]), low = to_all(weights.planes[1][q]);
+    const __m512i low = to_all(weights.words[q][0]), high = to_all(weights.words[q][1]);
     SPILLWAY_UNROLL_TIMES(4)
     for (size_t i = 0; i < kVectors; ++i) {
       upper[i] = dot(upper[i], high, quads[4 * q + i]);

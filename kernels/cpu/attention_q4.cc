@@ -9,6 +9,7 @@
 #include <array>
 #include <cmath>
 
+#include "kernels/base/check.h"
 #include "kernels/base/quantized.h"
 #include "kernels/cpu/attention_codes_inl.h"
 #include "kernels/cpu/unroll.h"
@@ -90,8 +91,8 @@ inline void load_words_by_row(const std::byte* group, const std::byte* ahead, si
   const auto rows = [&](size_t row) {  // `row` and the fourth after it
     prefetch_line(ahead + 64 * (row % 4 + row / 8 * 4));
     const __m256i low = load_words(group + row * row_bytes);
-    return _mm512_inserti64x4(_mm512_castsi256_si512(low),
-                              load_words(group + (row + 4) * row_bytes), 1);
+    return _mm512_maskz_inserti64x4(0xff, _mm512_castsi256_si512(low),
+                                    load_words(group + (row + 4) * row_bytes), 1);
   };
   __m512i four[2][4];  // [rows 0 to 7, 8 to 15]: words i and i + 4 in the 128-bit halves
   SPILLWAY_UNROLL_TIMES(2)
@@ -143,8 +144,10 @@ void round_q4_query(const float* q, size_t size, CodesQueryGroup* groups) {
   }
 }
 
-void dot_q4_run(const std::byte* run, const std::byte* ahead, size_t size, size_t heads,
-                const CodesQueryGroup* const* queries, float* const* scores) {
+template <size_t kSize>
+void dot_sized(const std::byte* run, const std::byte* ahead, size_t any_size, size_t heads,
+               const CodesQueryGroup* const* queries, float* const* scores) {
+  const size_t size = kSize > 0 ? kSize : any_size;
   const size_t groups = size / kCodesGroup, row_bytes = groups * kGroupBytes;
   const RunScales run_scales(run, groups);
   const __m512i nibble = _mm512_set1_epi8(15);
@@ -170,9 +173,19 @@ void dot_q4_run(const std::byte* run, const std::byte* ahead, size_t size, size_
   }
 }
 
-void sum_q4_run(const std::byte* run, const std::byte* ahead, size_t size, size_t rows,
-                size_t heads, const float* const* weights, float* const* sums,
-                float* const* minima) {
+void dot_q4_run(const std::byte* run, const std::byte* ahead, size_t size, size_t heads,
+                const CodesQueryGroup* const* queries, float* const* scores) {
+  for_head_size(size, [&](auto constant) {
+    dot_sized<decltype(constant)::value>(run, ahead, size, heads, queries, scores);
+  });
+}
+
+template <size_t kSize>
+void sum_sized(const std::byte* run, const std::byte* ahead, size_t any_size, size_t rows,
+               size_t heads, const float* const* weights, float* const* sums,
+               float* const* minima) {
+  const size_t size = kSize > 0 ? kSize : any_size;
+  SPILLWAY_CHECK(heads <= kStepHeadsMax);
   const size_t groups = size / kCodesGroup, row_bytes = groups * kGroupBytes;
   const RunScales run_scales(run, groups);
   const auto there = static_cast<__mmask16>((1u << rows) - 1);
@@ -182,6 +195,13 @@ void sum_q4_run(const std::byte* run, const std::byte* ahead, size_t size, size_
     const __m512 lowest = _mm512_maskz_mov_ps(there, run_scales.minima(g));
     const std::byte* const lines = ahead + 64 * kLines * g;
     prefetch_line(lines + 64 * (kLines - 1));
+    RunWeights rounded[kStepHeadsMax];
+    for (size_t h = 0; h < heads; ++h) {
+      const __m512 weight = _mm512_maskz_loadu_ps(there, weights[h]);
+      float* const at = minima[h] + g * kRows;
+      _mm512_storeu_ps(at, _mm512_fmadd_ps(weight, lowest, _mm512_loadu_ps(at)));
+      rounded[h].round(_mm512_mul_ps(weight, scales));
+    }
     __m512i quads[kRows];
     load_quads(
         [&](size_t row) {
@@ -189,15 +209,16 @@ void sum_q4_run(const std::byte* run, const std::byte* ahead, size_t size, size_
           return load_codes(run + g * kGroupBytes + row * row_bytes);
         },
         quads);
-    for (size_t h = 0; h < heads; ++h) {
-      const __m512 weight = _mm512_maskz_loadu_ps(there, weights[h]);
-      float* const at = minima[h] + g * kRows;
-      _mm512_storeu_ps(at, _mm512_fmadd_ps(weight, lowest, _mm512_loadu_ps(at)));
-      RunWeights rounded;
-      rounded.round(_mm512_mul_ps(weight, scales));
-      add_quads(quads, rounded, sums[h] + g * kCodesGroup);
-    }
+    for (size_t h = 0; h < heads; ++h) add_quads(quads, rounded[h], sums[h] + g * kCodesGroup);
   }
+}
+
+void sum_q4_run(const std::byte* run, const std::byte* ahead, size_t size, size_t rows,
+                size_t heads, const float* const* weights, float* const* sums,
+                float* const* minima) {
+  for_head_size(size, [&](auto constant) {
+    sum_sized<decltype(constant)::value>(run, ahead, size, rows, heads, weights, sums, minima);
+  });
 }
 
 void finish_q4_sums(const float* minima, size_t size, float* sums) {

@@ -67,8 +67,10 @@ void round_q8_query(const float* q, size_t size, CodesQueryGroup* groups) {
   }
 }
 
-void dot_q8_run(const std::byte* run, const std::byte* ahead, size_t size, size_t heads,
-                const CodesQueryGroup* const* queries, float* const* scores) {
+template <size_t kSize>
+void dot_sized(const std::byte* run, const std::byte* ahead, size_t any_size, size_t heads,
+               const CodesQueryGroup* const* queries, float* const* scores) {
+  const size_t size = kSize > 0 ? kSize : any_size;
   const size_t groups = size / kCodesGroup, row_bytes = kScaleBytes + size;
   const __m512 scales = scales_of(run, row_bytes, kAll);
   prefetch_line(ahead + kRows * size);  // The last line, of as many bytes as the scales have
@@ -87,8 +89,17 @@ void dot_q8_run(const std::byte* run, const std::byte* ahead, size_t size, size_
   }
 }
 
-void sum_q8_run(const std::byte* run, const std::byte* ahead, size_t size, size_t rows,
-                size_t heads, const float* const* weights, float* const* sums) {
+void dot_q8_run(const std::byte* run, const std::byte* ahead, size_t size, size_t heads,
+                const CodesQueryGroup* const* queries, float* const* scores) {
+  for_head_size(size, [&](auto constant) {
+    dot_sized<decltype(constant)::value>(run, ahead, size, heads, queries, scores);
+  });
+}
+
+template <size_t kSize>
+void sum_sized(const std::byte* run, const std::byte* ahead, size_t any_size, size_t rows,
+               size_t heads, const float* const* weights, float* const* sums) {
+  const size_t size = kSize > 0 ? kSize : any_size;
   SPILLWAY_CHECK(heads <= kStepHeadsMax);
   const size_t groups = size / kCodesGroup, row_bytes = kScaleBytes + size;
   const auto there = static_cast<__mmask16>((1u << rows) - 1);
@@ -109,6 +120,13 @@ void sum_q8_run(const std::byte* run, const std::byte* ahead, size_t size, size_
         quads);
     for (size_t h = 0; h < heads; ++h) add_quads(quads, rounded[h], sums[h] + g * kCodesGroup);
   }
+}
+
+void sum_q8_run(const std::byte* run, const std::byte* ahead, size_t size, size_t rows,
+                size_t heads, const float* const* weights, float* const* sums) {
+  for_head_size(size, [&](auto constant) {
+    sum_sized<decltype(constant)::value>(run, ahead, size, rows, heads, weights, sums);
+  });
 }
 
 void order_q8_sums(size_t size, float* sums) {
