@@ -123,8 +123,8 @@ struct RunWeights {
     const __m512 factor = _mm512_set1_ps(counts ? kTop / most : 0.0f);
     const __m512i n = counts ? _mm512_maskz_cvtps_epi32(kAll, _mm512_mul_ps(weights, factor))
                              : _mm512_setzero_si512();
-    const __m512i planes = _mm512_broadcast_i32x4(
-        _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 0, 4, 8, 12, 1, 5, 9, 13));
+    const __m512i planes =
+        _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 0, 4, 8, 12, 1, 5, 9, 13));
     _mm512_store_si512(words, _mm512_shuffle_epi8(n, planes));
     step = damaged ? NAN : counts ? most / kTop : 0.0f;
   }

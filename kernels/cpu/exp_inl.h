@@ -1,4 +1,5 @@
-// The exponential function of one vector, for the Highway bodies; included once per instruction set.
+// The exponential function of one vector, for the Highway bodies; included once per instruction
+// set.
 #if defined(SPILLWAY_CPU_EXP_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef SPILLWAY_CPU_EXP_INL_H
 #undef SPILLWAY_CPU_EXP_INL_H
@@ -36,8 +37,8 @@ HWY_INLINE V exp_below_zero(D d, V x) {
   return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.0f)), hn::Mul(p, power));
 }
 
-// 1 / x of 1 <= x <= 2, off by 2^-22 at most: by the CPU's estimate of 11 bits or more and a step of
-// Newton's, in a fifth of a division's time.
+// 1 / x of 1 <= x <= 2, off by 2^-22 at most: by the CPU's estimate of 11 bits or more and a step
+// of Newton's, in a fifth of a division's time.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V reciprocal_to_two(D d, V x) {
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_SSSE3

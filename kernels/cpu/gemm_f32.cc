@@ -114,13 +114,14 @@ void run_strips(const float* packed_a, const Strips& strips, int64_t columns,
   }
 }
 
-// With 512-bit vectors, widening competes with the multiply-adds for the same two ports: one
-// instruction to kStripRows of them. Tall tiles widen a stretch, a range of k of two panels, once:
-// the first strip's kernel leaves it in the L1 cache for the others.
-#if HWY_TARGET <= HWY_AVX3
-constexpr int64_t kWidenDepth = 192;  // 24 KiB for two panels: stays in the L1 cache
-constexpr int kWidenPanels = 2;
-constexpr int kWidenRowsMin = 7;  // Rows of the lowest strip: kernels for fewer take more panels
+// Widening competes with the multiply-adds for their ports: an instruction to kStripRows of them.
+// Tiles of several strips widen a stretch, a range of k of a kernel's panels, once: the first
+// strip's kernel leaves it in the L1 cache for the others.
+#if HWY_TARGET <= HWY_AVX2
+constexpr int64_t kWidenDepth = 192;  // 12 KiB a panel: two stay in the L1 cache of 32
+constexpr int kWidenPanels = panels_for(kStripRows);
+// Rows of the lowest strip: kernels for fewer take more panels.
+constexpr int kWidenRowsMin = kStripRows / 2 + 1;
 static_assert(panels_for(kWidenRowsMin) == kWidenPanels && panels_for(kStripRows) == kWidenPanels);
 
 // Where a kernel asks for what a later one needs, into the L2 cache: the hardware's prefetcher
@@ -141,7 +142,7 @@ struct StretchArgs {
   const std::byte* w;   // The first panel's k of this stretch, in 2 bytes a number
   int64_t panel_bytes;  // From a panel to the next
   int64_t depth;
-  float* wide;  // [2][kWidenDepth][16]: the stretch in float32
+  float* wide;  // [kWidenPanels][kWidenDepth][16]: the stretch in float32
   float* c;
   Ahead weights, rows;
 };
@@ -155,7 +156,12 @@ HWY_INLINE void ask_ahead(const float* a, int64_t height, Ahead& weights, Ahead&
   __builtin_prefetch(a + kRowsAhead * height);
 }
 
-static_assert(kPanelVectors == 1);
+HWY_INLINE void store_panel(const V* HWY_RESTRICT b, float* HWY_RESTRICT to) {
+#pragma GCC unroll 16
+  for (int j = 0; j < kPanelVectors; ++j) {
+    hn::StoreU(b[j], D(), to + j * static_cast<int>(kLanes));
+  }
+}
 
 template <int kRows>
 void widen_strip_f16(const StretchArgs& args) {
@@ -165,9 +171,9 @@ void widen_strip_f16(const StretchArgs& args) {
   for (int64_t k = 0; k < args.depth; ++k) {
     ask_ahead(args.a + k * kRows, kRows, weights, rows);
     const auto load = [&](int p, V* HWY_RESTRICT b) {
-      load_weights(
-          reinterpret_cast<const hwy::float16_t*>(args.w + p * args.panel_bytes) + k * kPanel, b);
-      hn::StoreU(b[0], D(), args.wide + p * kWidePanel + k * kPanel);
+      const auto* w = reinterpret_cast<const hwy::float16_t*>(args.w + p * args.panel_bytes);
+      load_weights(w + k * kPanel, b);
+      store_panel(b, args.wide + p * kWidePanel + k * kPanel);
     };
     add_panels(args.a + k * kRows, load, sums);
   }
@@ -184,18 +190,24 @@ void widen_strip_bf16(const StretchArgs& args) {
   sums.load(args.c);
   for (int64_t k = 0; k < args.depth; k += 2) {
     ask_ahead(args.a + k * kRows, kRows, weights, rows);
-    const auto bf16_pairs = [&](int p) {
-      return hn::LoadU(
-          du, reinterpret_cast<const uint32_t*>(args.w + p * args.panel_bytes) + k / 2 * kPanel);
+    const auto bf16_pairs = [&](int p, int j) {
+      const auto* w = reinterpret_cast<const uint32_t*>(args.w + p * args.panel_bytes);
+      return hn::LoadU(du, w + k / 2 * kPanel + j * static_cast<int>(kLanes));
     };
     float* HWY_RESTRICT const wide = args.wide + k * kPanel;
     const auto even = [&](int p, V* HWY_RESTRICT b) {
-      b[0] = hn::BitCast(D(), hn::ShiftLeft<16>(bf16_pairs(p)));
-      hn::StoreU(b[0], D(), wide + p * kWidePanel);
+#pragma GCC unroll 16
+      for (int j = 0; j < kPanelVectors; ++j) {
+        b[j] = hn::BitCast(D(), hn::ShiftLeft<16>(bf16_pairs(p, j)));
+      }
+      store_panel(b, wide + p * kWidePanel);
     };
     const auto odd = [&](int p, V* HWY_RESTRICT b) {
-      b[0] = hn::BitCast(D(), hn::And(bf16_pairs(p), high));
-      hn::StoreU(b[0], D(), wide + p * kWidePanel + kPanel);
+#pragma GCC unroll 16
+      for (int j = 0; j < kPanelVectors; ++j) {
+        b[j] = hn::BitCast(D(), hn::And(bf16_pairs(p, j), high));
+      }
+      store_panel(b, wide + p * kWidePanel + kPanel);
     };
     add_panels(args.a + k * kRows, even, sums);
     if (k + 1 == args.depth) break;
@@ -282,7 +294,7 @@ void MultiplyTile(const float* packed_a, int64_t rows, int64_t columns, Format f
   const int64_t padded = padded_columns(MatrixLayout::kPanels16, format, columns);
   const TileWeights weights{panels, format, padded};
   const Strips strips(rows, kStripRows);
-#if HWY_TARGET <= HWY_AVX3
+#if HWY_TARGET <= HWY_AVX2
   if (strips.count() > 1 && strips.height(strips.count() - 1) >= kWidenRowsMin &&
       format != Format::kF32) {
     return run_strips_widened(packed_a, strips, columns, weights, c);

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 
 #include "kernels/ops.h"
+#include "tests/support/instruction_sets.h"
 #include "tests/support/random_data.h"
 #include "tests/support/rounding.h"
 #include "tests/support/scalar_ops.h"
@@ -117,6 +118,36 @@ TEST_CASE("linear agrees with its definition") {
                         << activation_name(activation));
     check_linear(*device, format, c, activation);
   }
+}
+
+TEST_CASE("float products of 16-bit weights agree with their definition, with any instructions") {
+  constexpr int64_t kOutputs = 70, kInputs = 387;  // Two stretches that are widened and 3 more
+  const auto format = GENERATE(Format::kBF16, Format::kF16);
+  const int64_t rows = GENERATE(3, 8, 14, 25, 97);
+  test::for_each_instruction_set([&] {
+    const auto device = open_cpu_device(1, CpuMatmul::kPanels).value();
+    const auto stream = device->new_stream("test");
+    REQUIRE(device->activation_dtype(format) == DType::kF32);
+    auto in = random_floats(rows * kInputs, 1);
+    const PackedMatrix w(device->matrix_layout(format), format,
+                         random_floats(kOutputs * kInputs, 2), kOutputs, kInputs, 64);
+    const auto multiply = [&](int64_t first, int64_t count) {
+      std::vector<float> out(static_cast<size_t>(count * kOutputs));
+      linear(*stream, {.in = dense_matrix(reinterpret_cast<std::byte*>(in.data() + first * kInputs),
+                                          DType::kF32, count, kInputs),
+                       .weight = w.matrix(),
+                       .out = dense_matrix(reinterpret_cast<std::byte*>(out.data()), DType::kF32,
+                                           count, kOutputs)});
+      return out;
+    };
+    const auto all = multiply(0, rows);
+    CHECK(relative_error(all, scalar::linear(in, w.rounded(), {}, {}, Activation::kNone, rows,
+                                             kOutputs, kInputs)) < kError);
+    for (int64_t row = 0; row < rows; ++row) {
+      const auto alone = multiply(row, 1);
+      CHECK(std::equal(alone.begin(), alone.end(), all.begin() + row * kOutputs));
+    }
+  });
 }
 
 TEST_CASE("linear multiplies its inputs by Hadamard matrices where the weights were",
