@@ -256,11 +256,11 @@ void run_strips_widened(const float* packed_a, const Strips& strips, int64_t col
   for (int64_t k = 0; k < columns; k += kWidenDepth) {
     const int64_t depth = std::min(kWidenDepth, columns - k);
     for (int panel = 0; panel < kGemmColumns / kPanel; panel += kWidenPanels) {
-      // The first strips ask for the next stretch, a part of a panel each; with the last panels,
-      // all ask for their part of the next k.
+      // The first strips ask for the next stretch, a panel each; with the last panels, all ask for
+      // their part of the next k. Behind the last k lie the weights of the next outputs.
       const bool last = panel + kWidenPanels == kGemmColumns / kPanel;
-      const std::byte* const next =
-          last ? stretch(k + kWidenDepth, 0) : stretch(k, panel + kWidenPanels);
+      const std::byte* next = stretch(k, panel + kWidenPanels);
+      if (last && k + depth < columns) next = stretch(k + depth, 0);
       for (int64_t s = 0; s < strips.count(); ++s) {
         const int64_t row = strips.first(s), height = strips.height(s);
         const float* const a = packed_a + row * columns + k * height;

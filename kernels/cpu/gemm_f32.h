@@ -1,8 +1,8 @@
 // Matrix product of float32 activations with packed weights (kernels/weight_layout.h, kPanels16),
-// on any x86: the weights' format is widened in registers (for several strips of rows by the first
-// one, into the L1 cache), so 2-byte weights cost 2 bytes of memory traffic and no expansion pass.
-// Used for every format unless the CPU multiplies bf16 faster than float32 (cpu/gemm_bf16.h,
-// cpu/gemm_tiles.h).
+// on any x86: the weights' format is widened in registers (with AVX2 or better, for several strips
+// of rows by the first one, into the L1 cache), so 2-byte weights cost 2 bytes of memory traffic
+// and no expansion pass. Used for every format unless the CPU multiplies bf16 faster than float32
+// (cpu/gemm_bf16.h, cpu/gemm_tiles.h).
 //
 // Every output is one chain of fused multiply-adds over k in order, whatever the number of rows or
 // threads: a token's result does not depend on the rest of its batch.

@@ -13,7 +13,7 @@ namespace spillway {
 namespace {
 
 constexpr int64_t kMatrixElementsMax = int64_t{32} << 20;  // On the CPU
-constexpr size_t kPartBytes = size_t{128} << 20;  // Of a MemoryMeter's memory, and of both copies
+constexpr size_t kPartBytes = size_t{128} << 20;           // At most; and of both copies
 
 // Discrete devices: ten times the 50 MiB of an H200's L2 cache, where that is free; and the bytes
 // that products take besides matrices, input and output.
@@ -110,6 +110,11 @@ Result<double> measure_memory_read(Device& device, size_t host_bytes) {
   return best_of(memory_read_rates(device, bytes, limits_of(device)));
 }
 
+PartsInTurn::PartsInTurn(size_t bytes) : count_((bytes + kPartBytes - 1) / kPartBytes) {
+  SPILLWAY_CHECK(bytes >> 20 > 0);
+  part_ = bytes / count_ >> 20 << 20;
+}
+
 Result<MemoryMeter> MemoryMeter::open(Device& device, size_t bytes) {
   SPILLWAY_CHECK(!device.discrete());
   SPILLWAY_ASSIGN_OR_RETURN(WeightPool pool, WeightPool::open(device, bytes));
@@ -125,11 +130,10 @@ double MemoryMeter::measure() {
   auto& context = *static_cast<cpu::CpuContext*>(stream_->native());
   double best = 0;
   for (int i = 0; i < kReads; ++i) {
-    const size_t part = std::min(kPartBytes, bytes() - next_);
+    const std::byte* const part = pool_.memory().data() + parts_.next();
     const double start = steady_seconds();
-    cpu::read_memory(context, pool_.memory().data() + next_, part, pattern_);
-    best = std::max(best, static_cast<double>(part) / (steady_seconds() - start));
-    next_ = next_ + part < bytes() ? next_ + part : 0;
+    cpu::read_memory(context, part, parts_.bytes(), pattern_);
+    best = std::max(best, static_cast<double>(parts_.bytes()) / (steady_seconds() - start));
   }
   return best;
 }
@@ -174,7 +178,10 @@ Result<double> measure_prompt_attention(Device& device, const AttentionProbe& pr
 Result<double> measure_decode_attention(Device& device, AttentionProbe probe, size_t host_bytes) {
   const size_t bytes =
       device.discrete() ? std::min(kOwnPoolBytes, device.memory().free_bytes / 2) : host_bytes;
-  const int64_t most = std::max<int64_t>(1, static_cast<int64_t>(bytes / decode_bytes(probe)));
+  constexpr int64_t kMost =
+      16384;  // More, of a small model, take longer to list than to attend to.
+  const int64_t most =
+      std::clamp<int64_t>(static_cast<int64_t>(bytes / decode_bytes(probe)), 1, kMost);
   // More sequences at once until a run takes this long: a slow device needs no more to be busy.
   constexpr double kSecondsEnough = 0.02;
   constexpr int64_t kFirst = 16, kMore = 16;

@@ -3,10 +3,11 @@
 // machines are shared and a ceiling is what is possible. Each call blocks, and holds memory
 // meanwhile; kCapacity, with the bytes it needs, when that much is not free. `host_bytes`: memory
 // that a CPU's weights and caches take while they are measured, or a little more; of a discrete
-// device these take what is needed and free. By bytes_past_caches() (rates.h) nothing is read from
-// a cache that a model would read from memory.
+// device these take what is needed and free. By bytes_past_caches() (rates.h) hardly anything is
+// read from a cache that a model would read from memory, unless memory is short.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -24,6 +25,18 @@ namespace spillway {
 // a copy. REQUIRES: host_bytes are whole MiB.
 Result<double> measure_memory_read(Device& device, size_t host_bytes);
 
+// Equal parts of a buffer, one after the other and again: up to 128 MiB each, whole MiB. What is
+// less than a MiB a part is left over.
+class PartsInTurn {
+ public:
+  explicit PartsInTurn(size_t bytes);  // REQUIRES: at least a MiB.
+  size_t bytes() const { return part_; }
+  size_t next() { return turn_++ % count_ * part_; }  // Where the next one begins
+
+ private:
+  size_t part_ = 0, count_ = 0, turn_ = 0;
+};
+
 // Measures a CPU's memory bandwidth repeatedly between other work, since it changes within minutes
 // on a shared machine (seen: 77 GB/s just before a run, 43 GB/s just after). Holds its buffer for
 // its lifetime. One thread, not inside an op.
@@ -34,17 +47,20 @@ class MemoryMeter {
 
   size_t bytes() const { return pool_.memory().bytes(); }
   // Bytes per second, the best of three reads of a part, in the order that was fastest when it was
-  // opened: about 10 ms. Each read is of the next part, which left the caches since its last turn.
+  // opened: about 10 ms. Each read is of the next part, since caches may still hold the last one.
   double measure();
 
  private:
   MemoryMeter(WeightPool pool, std::unique_ptr<Stream> stream, const cpu::ReadPattern& pattern)
-      : pool_(std::move(pool)), stream_(std::move(stream)), pattern_(pattern) {}
+      : pool_(std::move(pool)),
+        stream_(std::move(stream)),
+        pattern_(pattern),
+        parts_(pool_.memory().bytes()) {}
 
   WeightPool pool_;
   std::unique_ptr<Stream> stream_;
   cpu::ReadPattern pattern_;
-  size_t next_ = 0;  // Where the next part begins
+  PartsInTurn parts_;
 };
 
 // Bytes per second of copies between pinned host memory and a discrete device's memory: each

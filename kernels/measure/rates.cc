@@ -118,10 +118,11 @@ Result<Rates> sample(double work, const RunLimits& limits, Stream& stream, const
 }  // namespace
 
 size_t bytes_past_caches(size_t most) {
-  constexpr size_t kLeast = size_t{128} << 20, kOfUnknown = size_t{512} << 20;
+  constexpr size_t kAlways = size_t{128} << 20;
+  constexpr size_t kLeast = size_t{256} << 20, kOfUnknown = size_t{512} << 20;
   const size_t caches = last_level_cache_bytes(allowed_processors());
   const size_t wanted = caches == 0 ? kOfUnknown : std::max(kLeast, 2 * caches);
-  return std::min(wanted, std::max(kLeast, most)) >> 20 << 20;
+  return std::min(wanted, std::max(kAlways, most)) >> 20 << 20;
 }
 
 Result<Rates> memory_read_rates(Device& device, size_t bytes, const RunLimits& limits) {

@@ -23,8 +23,8 @@ using Rates = std::vector<double>;  // One per run
 
 // Bytes, whole MiB, that measurements on the host go through so that what they read comes from
 // memory: twice the last-level caches (some virtual machines have those of a whole socket for two
-// cores), at least 128 MiB; 512 MiB where the caches are unknown. No more than `most`, but for
-// these 128 MiB.
+// cores), at least 256 MiB; 512 MiB where the caches are unknown. No more than `most`, or 128 MiB
+// where that is less: then large caches may hold a part.
 size_t bytes_past_caches(size_t most);
 
 // Bytes per second that the device reads of `bytes` of its memory (whole MiB), on a CPU in the

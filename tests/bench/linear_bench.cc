@@ -16,7 +16,7 @@
 namespace spillway {
 namespace {
 
-constexpr size_t kPoolBytes = size_t{512} << 20;  // Several times larger than a last cache
+constexpr size_t kPoolBytes = size_t{512} << 20;  // At least; more where caches hold so much
 
 int run(const std::string& format, int count, char** shapes) {
   const std::map<std::string, Format> formats = {
@@ -37,7 +37,8 @@ int run(const std::string& format, int count, char** shapes) {
     return 1;
   }
   const auto device = std::move(opened).value();
-  const WeightPool pool = WeightPool::open(*device, kPoolBytes).value();
+  const WeightPool pool =
+      WeightPool::open(*device, std::max(kPoolBytes, bytes_past_caches(4 * kPoolBytes))).value();
   for (int i = 0; i < count; ++i) {
     LinearProbe probe{.weights = formats.at(format)};
     if (std::sscanf(shapes[i], "%ld,%ld,%ld", &probe.rows, &probe.outputs, &probe.inputs) != 3 ||

@@ -2,8 +2,12 @@
 //
 // SPILLWAY_EMULATION_SEED: 1 2
 #include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+#include <vector>
 
 #include "kernels/ops.h"
+#include "tests/support/instruction_sets.h"
 #include "tests/support/random_data.h"
 #include "tests/support/rounding.h"
 #include "tests/support/scalar_ops.h"
@@ -46,6 +50,35 @@ TEST_CASE("gate_rows agrees with its definition, in place", "[sanitizer]") {
     const double error = dtype == DType::kF32 ? 2e-6 : dtype == DType::kF16 ? 0x1p-10 : 0x1p-7;
     CHECK(relative_error(found, expected) < error);
   }
+}
+
+TEST_CASE("SiLU is right where its power ends, with any instructions") {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> in = {-1e30f,  -100.0f, -87.5f, -86.9f, -17.0f, -1.0f,
+                                 -1e-30f, -0.0f,   0.0f,   1e-30f, 0.5f,   17.0f,
+                                 86.9f,   87.5f,   88.8f,  100.0f, 1e30f,  kInfinity};
+  const auto count = static_cast<int64_t>(in.size());
+  test::for_each_instruction_set([&] {
+    const auto device = open_cpu_device(1).value();
+    const auto stream = device->new_stream("test");
+    std::vector<float> row = in;
+    row.insert(row.end(), in.size(), 1.0f);  // What the gate is multiplied by
+    const MatrixView both =
+        dense_matrix(reinterpret_cast<std::byte*>(row.data()), DType::kF32, 1, 2 * count);
+    MatrixView out = both;
+    out.columns = count;
+    gate_rows(*stream, {.activation = Activation::kSilu, .in = both, .out = out});
+    for (size_t i = 0; i < in.size(); ++i) {
+      const double x = in[i], expected = x / (1 + std::exp(-x));
+      INFO("SiLU of " << x << " is " << row[i] << ", expected " << expected);
+      if (x == kInfinity) {
+        CHECK(row[i] == kInfinity);
+      } else {
+        // The power counts as 0 below e^-87.
+        CHECK(std::abs(row[i] - expected) <= 5e-7 * std::abs(expected) + 1e-35);
+      }
+    }
+  });
 }
 
 TEST_CASE("the gate of a large negative number is zero, and NaN stays") {

@@ -33,10 +33,10 @@ void note_peaks(Runtime& runtime, uint64_t meter_bytes, BenchResult* result) {
 // Measures a device's ceilings with all memory that it has left: the run's budget is lifted for
 // these seconds, and the run's recorded peak excludes them.
 Result<MeasuredCeilings> measure_beside_budget(const BenchFlags& flags, Runtime& runtime,
-                                               bool after_run) {
+                                               size_t host_bytes, bool after_run) {
   Device& device = runtime.device();
   device.limit_memory(0);
-  Result<MeasuredCeilings> measured = measure_ceilings(flags, runtime, after_run);
+  Result<MeasuredCeilings> measured = measure_ceilings(flags, runtime, host_bytes, after_run);
   device.limit_memory(runtime.plan().device_limit_bytes);
   return measured;
 }
@@ -63,10 +63,12 @@ Status bench(BenchFlags flags, EngineFlags engine, const std::string& model) {
   SPILLWAY_RETURN_IF_ERROR(run_bench_block(warm_up, *runtime, *options.log, nullptr, &result));
   say("Measuring this machine's ceilings");
   note_peaks(*runtime, 0, &result);
-  SPILLWAY_ASSIGN_OR_RETURN(result.before, measure_beside_budget(flags, *runtime, false));
+  const size_t host_bytes = ceiling_bytes(result.plan);
+  SPILLWAY_ASSIGN_OR_RETURN(result.before,
+                            measure_beside_budget(flags, *runtime, host_bytes, false));
   std::optional<BenchMeter> meter;
   if (!result.plan.discrete) {
-    const size_t memory_bytes = uses_disk(runtime->plan()) ? 0 : ceiling_bytes();
+    const size_t memory_bytes = uses_disk(runtime->plan()) ? 0 : host_bytes;
     SPILLWAY_ASSIGN_OR_RETURN(BenchMeter opened, BenchMeter::open(runtime->device(), memory_bytes));
     meter.emplace(std::move(opened));
   }
@@ -83,7 +85,7 @@ Status bench(BenchFlags flags, EngineFlags engine, const std::string& model) {
   ran.pop_back();  // The line's end
   say(ran);
   // A failure here does not lose the run.
-  const Result<MeasuredCeilings> after = measure_beside_budget(flags, *runtime, true);
+  const Result<MeasuredCeilings> after = measure_beside_budget(flags, *runtime, host_bytes, true);
   if (!after.ok()) {
     say("bench: the ceilings are those before the run: " + std::string(after.status().message()));
   }

@@ -32,11 +32,12 @@ void keep(const LinearProbe& probe, const MatrixCeiling& ceiling, MeasuredCeilin
   found->rates.matrix.push_back({probe.rows, probe.outputs, probe.inputs, ceiling.best()});
 }
 
-Status measure_products(const BenchFlags& flags, Runtime& runtime, MeasuredCeilings* found) {
+Status measure_products(const BenchFlags& flags, Runtime& runtime, size_t host_bytes,
+                        MeasuredCeilings* found) {
   std::vector<LinearProbe> probes;
   add_probes(runtime, ceiling_rows(flags, runtime.plan()), &probes);
   SPILLWAY_ASSIGN_OR_RETURN(const std::vector<MatrixCeiling> ceilings,
-                            measure_matrices(runtime.device(), probes, ceiling_bytes()));
+                            measure_matrices(runtime.device(), probes, host_bytes));
   for (size_t i = 0; i < probes.size(); ++i) keep(probes[i], ceilings[i], found);
   return {};
 }
@@ -62,7 +63,8 @@ Status measure_peak_product(const BenchFlags& flags, Runtime& runtime, MeasuredC
 }
 
 // Measures attention of a micro-batch of the run's prompts and of a decode step at the run's end.
-Status measure_attention(const BenchFlags& flags, Runtime& runtime, Ceilings* ceilings) {
+Status measure_attention(const BenchFlags& flags, Runtime& runtime, size_t host_bytes,
+                         Ceilings* ceilings) {
   const Plan& plan = runtime.plan();
   const ModelShape& shape = runtime.shape();
   const int64_t together = std::max<int64_t>(1, plan.micro_batch_tokens() / flags.prompt_tokens);
@@ -76,7 +78,7 @@ Status measure_attention(const BenchFlags& flags, Runtime& runtime, Ceilings* ce
   const int64_t last = kv_positions(flags.prompt_tokens, flags.new_tokens) - 1;
   probe.tokens = resolve(plan.kv_rule(), flags.prompt_tokens, flags.new_tokens).attended(last);
   SPILLWAY_ASSIGN_OR_RETURN(ceilings->cache,
-                            measure_decode_attention(runtime.device(), probe, ceiling_bytes()));
+                            measure_decode_attention(runtime.device(), probe, host_bytes));
   return {};
 }
 
@@ -92,9 +94,15 @@ std::vector<int64_t> ceiling_rows(const BenchFlags& flags, const Plan& plan) {
   return heights;
 }
 
-size_t ceiling_bytes() {
+size_t ceiling_bytes(const Plan& plan) {
   constexpr uint64_t kShare = 4;  // Of what is free: other programs go on.
-  return bytes_past_caches(available_host_bytes() / kShare);
+  uint64_t planned = plan.process_bytes;
+  for (const TierBytes& bytes : {plan.weights, plan.kv, plan.activations}) {
+    planned += bytes.device + bytes.host;
+  }
+  const uint64_t left = plan.budget_bytes - std::min(plan.budget_bytes, planned);
+  return bytes_past_caches(
+      std::min(available_host_bytes() / kShare, left / static_cast<uint64_t>(plan.shape.ranks)));
 }
 
 bool uses_disk(const Plan& plan) {
@@ -102,14 +110,14 @@ bool uses_disk(const Plan& plan) {
 }
 
 Result<MeasuredCeilings> measure_ceilings(const BenchFlags& flags, Runtime& runtime,
-                                          bool after_run) {
+                                          size_t host_bytes, bool after_run) {
   Device& device = runtime.device();
   const Plan& plan = runtime.plan();
   MeasuredCeilings found;
-  SPILLWAY_RETURN_IF_ERROR(measure_products(flags, runtime, &found));
-  SPILLWAY_ASSIGN_OR_RETURN(found.rates.memory, measure_memory_read(device, ceiling_bytes()));
+  SPILLWAY_RETURN_IF_ERROR(measure_products(flags, runtime, host_bytes, &found));
+  SPILLWAY_ASSIGN_OR_RETURN(found.rates.memory, measure_memory_read(device, host_bytes));
   SPILLWAY_RETURN_IF_ERROR(
-      measure_attention(flags, runtime, &found.rates).at("measuring attention"));
+      measure_attention(flags, runtime, host_bytes, &found.rates).at("measuring attention"));
   if (!device.discrete()) {
     found.peaks = measure_peaks(device);
     found.products = found.peaks.of(product_arithmetic(plan.format));

@@ -19,15 +19,17 @@ bool uses_disk(const Plan& plan);
 // chunk at once, on a discrete device also at most a micro-batch.
 std::vector<int64_t> ceiling_rows(const BenchFlags& flags, const Plan& plan);
 
-// Host memory that measurements read, past the caches where that is free beside the model.
-size_t ceiling_bytes();
+// Host memory that measurements read: past the caches (kernels/measure/rates.h), where the plan
+// leaves that much of the budget, and other programs of the machine.
+size_t ceiling_bytes(const Plan& plan);
 
 // Measures the hardware: the peaks of a CPU's instructions, or a discrete device's fastest matrix
 // product at any batch size; memory; the link to such a device; and, where the plan uses the disk,
 // its read and write rates. Kernels: every matrix at the run's batch sizes, and attention.
-// kCapacity: no memory to measure with. A disk error is also one of the run.
+// `host_bytes`: ceiling_bytes(). kCapacity: no memory to measure with. A disk error is also one of
+// the run.
 Result<MeasuredCeilings> measure_ceilings(const BenchFlags& flags, Runtime& runtime,
-                                          bool after_run);
+                                          size_t host_bytes, bool after_run);
 
 // Measures the disk's best rates over all request sizes and depths: a ceiling must not depend on
 // the engine's own way of asking (bench_disk.cc). Reads from the weights' file if some are there,

@@ -24,7 +24,8 @@ constexpr int kPeakSamples = 5;  // 20 ms each, per instruction
 constexpr int64_t kHeights[] = {1, 4, 16, 64, 256, 512};
 constexpr std::pair<int64_t, int64_t> kShapes[] = {{4096, 4096}, {16384, 4096}};
 
-// No less than the largest matrix in 16 bits; on a discrete device ten times its cache.
+// No less than the largest matrix in 16 bits; on a discrete device ten times its cache. By
+// bytes_past_caches() a CPU's is no smaller than the largest one in 32, if memory allows.
 constexpr size_t kPoolBytesMin = size_t{128} << 20, kPoolBytesMax = size_t{512} << 20;
 constexpr size_t kFreeMemoryShare = 4;  // At most 1/kFreeMemoryShare of the free bytes
 

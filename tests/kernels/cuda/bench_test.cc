@@ -116,7 +116,7 @@ TEST_CASE("bench without the device memory to measure ceilings with ends before 
   CHECK_THAT(ran.log, !Catch::Contains("Running"));
   const auto runtime =
       Runtime::open(test::read_golden("pre_ln_relu").checkpoints.front(), engine, {}).value();
-  const Status status = measure_ceilings(flags, *runtime, false).status();
+  const Status status = measure_ceilings(flags, *runtime, 0, false).status();
   fake_cudart::limit_memory(size_t{1} << 40);
   CHECK(status.code() == Code::kCapacity);
   CHECK_THAT(std::string(status.message()), Catch::Contains("measuring matrix products takes"));

@@ -54,15 +54,22 @@ TEST_CASE("memory, attention and the link have ceilings") {
 }
 
 TEST_CASE("a meter of memory reads one part after the other") {
+  constexpr size_t kMiB = size_t{1} << 20;
+  PartsInTurn parts(262 * kMiB);
+  CHECK(parts.bytes() == 87 * kMiB);
+  for (const size_t at : {size_t{0}, 87 * kMiB, 174 * kMiB, size_t{0}}) CHECK(parts.next() == at);
+  PartsInTurn one(3 * kMiB);
+  CHECK(one.bytes() == 3 * kMiB);
+  for (int i = 0; i < 2; ++i) CHECK(one.next() == 0);
   const auto device = open_cpu_device(1).value();
-  MemoryMeter meter = MemoryMeter::open(*device, size_t{129} << 20).value();  // A part and 1 MiB
-  CHECK(meter.bytes() == size_t{129} << 20);
+  MemoryMeter meter = MemoryMeter::open(*device, 4 * kMiB).value();
+  CHECK(meter.bytes() == 4 * kMiB);
   for (int i = 0; i < 2; ++i) check_rate(meter.measure());
 }
 
 TEST_CASE("what measurements read is twice the caches, as far as memory allows") {
   const size_t free = bytes_past_caches(size_t{1} << 40);
-  CHECK(free >= size_t{128} << 20);
+  CHECK(free >= size_t{256} << 20);
   CHECK(free >> 20 << 20 == free);
   CHECK(free >= 2 * last_level_cache_bytes(allowed_processors()) >> 20 << 20);
   CHECK(bytes_past_caches(0) == size_t{128} << 20);

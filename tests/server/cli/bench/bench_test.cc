@@ -4,6 +4,7 @@
 
 #include "kernels/base/linear_shapes.h"
 #include "scheduler/planning/plan_json.h"
+#include "server/cli/bench/bench_ceilings.h"
 #include "server/cli/bench/bench_check.h"
 #include "server/cli/bench/bench_report.h"
 #include "server/cli/bench/bench_run.h"
@@ -97,6 +98,24 @@ TEST_CASE("memory's ceiling is the best that it gave before, during or after the
   CHECK_THAT(
       bench_table(r),
       Catch::Contains("25.00 GB/s (20.00 before, 10.00 to 25.00 between sweeps, 20.00 after"));
+}
+
+TEST_CASE("what ceilings are measured with fits beside the plan") {
+  constexpr uint64_t kMiB = uint64_t{1} << 20;
+  Plan plan;
+  plan.process_bytes = 256 * kMiB;
+  plan.weights = {300 * kMiB, 100 * kMiB, uint64_t{1} << 40};
+  plan.kv.device = 40 * kMiB;
+  plan.activations.host = 4 * kMiB;
+  plan.budget_bytes = 840 * kMiB;  // 140 MiB are left.
+  CHECK(ceiling_bytes(plan) == 140 * kMiB);
+  plan.shape.ranks = 2;
+  CHECK(ceiling_bytes(plan) == 128 * kMiB);
+  plan.shape.ranks = 1;
+  plan.budget_bytes = 700 * kMiB - 1;
+  CHECK(ceiling_bytes(plan) == 128 * kMiB);
+  plan.budget_bytes = uint64_t{1} << 50;
+  CHECK(ceiling_bytes(plan) >= 128 * kMiB);
 }
 
 TEST_CASE("products are held against the widest arithmetic that their weights allow") {
