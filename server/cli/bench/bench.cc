@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iostream>
 #include <optional>
+#include <string>
 
 #include "server/cli/bench/bench_ceilings.h"
 #include "server/cli/bench/bench_check.h"
@@ -64,6 +65,8 @@ Status bench(BenchFlags flags, EngineFlags engine, const std::string& model) {
   say("Measuring this machine's ceilings");
   note_peaks(*runtime, 0, &result);
   const size_t host_bytes = ceiling_bytes(result.plan);
+  const std::string note = result.plan.discrete ? "" : caches_note(host_bytes);
+  if (!note.empty()) say(note);
   SPILLWAY_ASSIGN_OR_RETURN(result.before,
                             measure_beside_budget(flags, *runtime, host_bytes, false));
   std::optional<BenchMeter> meter;

@@ -1,8 +1,10 @@
 #include "server/cli/bench/bench_ceilings.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "kernels/base/linear_shapes.h"
+#include "kernels/base/units.h"
 #include "kernels/decoder_layer.h"
 #include "kernels/measure/peaks.h"
 #include "scheduler/planning/memory_budget.h"
@@ -103,6 +105,15 @@ size_t ceiling_bytes(const Plan& plan) {
   const uint64_t left = plan.budget_bytes - std::min(plan.budget_bytes, planned);
   return bytes_past_caches(
       std::min(available_host_bytes() / kShare, left / static_cast<uint64_t>(plan.shape.ranks)));
+}
+
+std::string caches_note(size_t host_bytes) {
+  const size_t enough = bytes_past_caches(std::numeric_limits<size_t>::max());
+  if (host_bytes >= enough) return "";
+  return "Memory is measured with " + format_bytes(host_bytes) +
+         ", which the caches may hold, where " + format_bytes(enough) +
+         " would be past them: its rate may come out too high. The plan leaves no more of "
+         "--host-memory, or the machine has no more free";
 }
 
 bool uses_disk(const Plan& plan) {

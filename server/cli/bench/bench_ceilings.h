@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "server/cli/bench/bench_result.h"
@@ -22,6 +23,9 @@ std::vector<int64_t> ceiling_rows(const BenchFlags& flags, const Plan& plan);
 // Host memory that measurements read: past the caches (kernels/measure/rates.h), where the plan
 // leaves that much of the budget, and other programs of the machine.
 size_t ceiling_bytes(const Plan& plan);
+
+// What to say where `host_bytes` are fewer than would be past the caches; empty: they are enough.
+std::string caches_note(size_t host_bytes);
 
 // Measures the hardware: the peaks of a CPU's instructions, or a discrete device's fastest matrix
 // product at any batch size; memory; the link to such a device; and, where the plan uses the disk,

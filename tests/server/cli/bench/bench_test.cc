@@ -116,6 +116,8 @@ TEST_CASE("what ceilings are measured with fits beside the plan") {
   CHECK(ceiling_bytes(plan) == 128 * kMiB);
   plan.budget_bytes = uint64_t{1} << 50;
   CHECK(ceiling_bytes(plan) >= 128 * kMiB);
+  CHECK_THAT(caches_note(128 * kMiB), Catch::Contains("with 128 MiB, which the caches may hold"));
+  CHECK(caches_note(bytes_past_caches(size_t{1} << 50)).empty());
 }
 
 TEST_CASE("products are held against the widest arithmetic that their weights allow") {
