@@ -38,7 +38,7 @@ HWY_INLINE V exp_below_zero(D d, V x) {
 }
 
 // 1 / x of 1 <= x <= 2, off by 2^-22 at most: by the CPU's estimate of 11 bits or more and a step
-// of Newton's, in a fifth of a division's time.
+// of Newton's.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V reciprocal_to_two(D d, V x) {
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_SSSE3

@@ -163,21 +163,34 @@ HWY_INLINE void store_panel(const V* HWY_RESTRICT b, float* HWY_RESTRICT to) {
   }
 }
 
-template <int kRows>
-void widen_strip_f16(const StretchArgs& args) {
+// One k after the other: load(p, k, b) gives the weights of panel p.
+template <int kRows, class Load>
+HWY_INLINE void by_each_k(const StretchArgs& args, const Load& load) {
   Ahead weights = args.weights, rows = args.rows;
   Sums<kRows, kWidenPanels> sums;
   sums.load(args.c);
   for (int64_t k = 0; k < args.depth; ++k) {
     ask_ahead(args.a + k * kRows, kRows, weights, rows);
-    const auto load = [&](int p, V* HWY_RESTRICT b) {
-      const auto* w = reinterpret_cast<const hwy::float16_t*>(args.w + p * args.panel_bytes);
-      load_weights(w + k * kPanel, b);
-      store_panel(b, args.wide + p * kWidePanel + k * kPanel);
-    };
-    add_panels(args.a + k * kRows, load, sums);
+    add_panels(
+        args.a + k * kRows, [&](int p, V* HWY_RESTRICT b) { load(p, k, b); }, sums);
   }
   sums.store(args.c);
+}
+
+template <int kRows>
+void multiply_strip(const StretchArgs& args) {
+  by_each_k<kRows>(args, [&](int p, int64_t k, V* HWY_RESTRICT b) {
+    load_weights(args.wide + p * kWidePanel + k * kPanel, b);
+  });
+}
+
+template <int kRows>
+void widen_strip_f16(const StretchArgs& args) {
+  by_each_k<kRows>(args, [&](int p, int64_t k, V* HWY_RESTRICT b) {
+    const auto* w = reinterpret_cast<const hwy::float16_t*>(args.w + p * args.panel_bytes);
+    load_weights(w + k * kPanel, b);
+    store_panel(b, args.wide + p * kWidePanel + k * kPanel);
+  });
 }
 
 // bfloat16: as in micro_kernel().
@@ -217,21 +230,6 @@ void widen_strip_bf16(const StretchArgs& args) {
   sums.store(args.c);
 }
 
-template <int kRows>
-void multiply_strip(const StretchArgs& args) {
-  Ahead weights = args.weights, rows = args.rows;
-  Sums<kRows, kWidenPanels> sums;
-  sums.load(args.c);
-  for (int64_t k = 0; k < args.depth; ++k) {
-    ask_ahead(args.a + k * kRows, kRows, weights, rows);
-    const auto load = [&](int p, V* HWY_RESTRICT b) {
-      load_weights(args.wide + p * kWidePanel + k * kPanel, b);
-    };
-    add_panels(args.a + k * kRows, load, sums);
-  }
-  sums.store(args.c);
-}
-
 struct StretchKernels {
   void (*widen_f16)(const StretchArgs&);
   void (*widen_bf16)(const StretchArgs&);
@@ -265,7 +263,7 @@ void run_strips_widened(const float* packed_a, const Strips& strips, int64_t col
         const int64_t row = strips.first(s), height = strips.height(s);
         const float* const a = packed_a + row * columns + k * height;
         float* const target = c + row * kGemmColumns + panel * kPanel;
-        const auto* const here = reinterpret_cast<const std::byte*>(target);
+        const Ahead nothing{reinterpret_cast<const std::byte*>(target), 0};  // Has just been used.
         const StretchArgs args{
             .a = a,
             .w = stretch(k, panel),
@@ -273,11 +271,10 @@ void run_strips_widened(const float* packed_a, const Strips& strips, int64_t col
             .depth = depth,
             .wide = wide,
             .c = target,
-            .weights =
-                s < kWidenPanels ? Ahead{next + s * panel_bytes, kPanel * 2} : Ahead{here, 0},
+            .weights = s < kWidenPanels ? Ahead{next + s * panel_bytes, kPanel * 2} : nothing,
             .rows = last ? Ahead{reinterpret_cast<const std::byte*>(a + depth * height),
                                  height * static_cast<int64_t>(sizeof(float))}
-                         : Ahead{here, 0}};
+                         : nothing};
         const StretchKernels& kernels = kStretchKernels.of[height - 1];
         (s > 0                             ? kernels.multiply
          : weights.format == Format::kBF16 ? kernels.widen_bf16

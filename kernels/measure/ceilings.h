@@ -88,7 +88,7 @@ Result<std::vector<MatrixCeiling>> measure_matrices(Device& device,
 // FLOP/s of prompt attention, as rates.h counts them, and bytes per second of cached rows that
 // decode steps attend to, both by our own ops.
 Result<double> measure_prompt_attention(Device& device, const AttentionProbe& probe);
-// Takes as many sequences as `host_bytes` hold, or a discrete device needs, whatever
+// Takes as many sequences as `host_bytes` hold, or a discrete device needs, up to 16,384, whatever
 // probe.sequences says.
 Result<double> measure_decode_attention(Device& device, AttentionProbe probe, size_t host_bytes);
 
