@@ -95,19 +95,31 @@ struct Answers {
   int64_t most_running = 0;
 };
 
+// Asks with every token how many sequences run. On the scheduler's thread: another one may be late
+// and see none.
+class CountingSink final : public CollectingSink {
+ public:
+  CountingSink(size_t stop_after, const Scheduler& scheduler, int64_t* most_running)
+      : CollectingSink(stop_after), scheduler_(scheduler), most_running_(*most_running) {}
+
+  AfterToken on_token(int32_t token, const TokenLogprobs* logprob) override {
+    most_running_ = std::max(most_running_, scheduler_.stats().running);
+    return CollectingSink::on_token(token, logprob);
+  }
+
+ private:
+  const Scheduler& scheduler_;
+  int64_t& most_running_;
+};
+
 Answers run(const Setup& setup, const std::vector<Job>& jobs, FakeIo& io) {
+  Answers answers;
   Fixture f(setup, io);
   std::vector<std::shared_ptr<CollectingSink>> sinks;
   for (const Job& job : jobs) {
-    sinks.push_back(std::make_shared<CollectingSink>(job.length));
+    sinks.push_back(
+        std::make_shared<CountingSink>(job.length, *f.scheduler, &answers.most_running));
     REQUIRE(f.scheduler->submit(job.request, sinks.back()).ok());
-  }
-  Answers answers;
-  for (bool busy = true; busy;) {
-    const SchedulerStats stats = f.scheduler->stats();
-    busy = stats.running + stats.waiting > 0;
-    answers.most_running = std::max(answers.most_running, stats.running);
-    std::this_thread::yield();
   }
   for (const auto& sink : sinks) {
     answers.ends.push_back(sink->wait());

@@ -10,7 +10,7 @@
 
 namespace spillway::test {
 
-class CollectingSink final : public TokenSink {
+class CollectingSink : public TokenSink {
  public:
   // Ends the sequence, like `after` says, after `stop_after` tokens; 0: never.
   explicit CollectingSink(size_t stop_after = 0, AfterToken after = AfterToken::kStop)
