@@ -83,10 +83,8 @@ int main(int count, char** arguments) {
   commands.push_back(help_command(&commands));
   commands.push_back(version_command());
   commands.push_back(completions_command(&commands));
-  for (const std::string& sentence : unknown_variables(commands, environ)) {
-    log_warning(sentence);
-  }
-  const int status =
-      run_command_line(commands, count, arguments, [](const char* name) { return getenv(name); });
+  const int status = run_command_line(
+      commands, count, arguments, [](const char* name) { return getenv(name); },
+      unknown_variables(commands, environ));
   return status_of_output(status_of_traces(status));
 }

@@ -78,6 +78,10 @@ void warn_of_secrets(const Command& command) {
   }
 }
 
+void log_warnings(std::span<const std::string> warnings) {
+  for (const std::string& warning : warnings) log_warning(warning);
+}
+
 std::map<std::string, std::string> flags_of(const Parsed& parsed) {
   std::map<std::string, std::string> flags;
   for (const auto& [name, option] : parsed.options) {
@@ -141,7 +145,8 @@ Status check_words(const Parsed& parsed) {
 }
 
 int run_parsed(Parsed& parsed, std::span<Command> commands,
-               const std::function<const char*(const char*)>& environment) {
+               const std::function<const char*(const char*)>& environment,
+               std::span<const std::string> warnings) {
   Command& command = *parsed.command;
   SettingInputs inputs;
   inputs.flags = flags_of(parsed);
@@ -160,13 +165,15 @@ int run_parsed(Parsed& parsed, std::span<Command> commands,
   };
   Status status = check_words(parsed);
   if (status.ok()) status = resolve(command.settings, inputs);
-  if (status.ok() && parsed.print_config) {
+  const bool runs = status.ok() && !parsed.print_config;
+  if (runs && command.check_given) status = command.check_given(command.settings);
+  if (runs && status.ok() && command.check) status = command.check();
+  log_warnings(warnings);  // The check has set the log's format.
+  if (!status.ok()) return usage_error(command.name, std::string(status.message()));
+  if (parsed.print_config) {
     print(stdout, describe(command.settings));
     return kExitSuccess;
   }
-  if (status.ok() && command.check_given) status = command.check_given(command.settings);
-  if (status.ok() && command.check) status = command.check();
-  if (!status.ok()) return usage_error(command.name, std::string(status.message()));
   warn_of_secrets(command);
   return command.run();
 }
@@ -231,7 +238,8 @@ int report_input(std::string_view command, const Status& status) {
 }
 
 int run_command_line(std::span<Command> commands, int count, const char* const* arguments,
-                     const std::function<const char*(const char*)>& environment) {
+                     const std::function<const char*(const char*)>& environment,
+                     std::span<const std::string> warnings) {
   CLI::App program;
   program.set_version_flag("--version", std::string("spillway " SPILLWAY_VERSION));
   program.allow_extras();
@@ -248,19 +256,25 @@ int run_command_line(std::span<Command> commands, int count, const char* const* 
   try {
     program.parse(count, arguments);
   } catch (const CLI::CallForHelp&) {
+    log_warnings(warnings);
     const Parsed* one = chosen();
     print(stdout, one != nullptr ? command_help(*one->command) : program_help(commands));
     return kExitSuccess;
   } catch (const CLI::CallForVersion&) {
+    log_warnings(warnings);
     print(stdout, "spillway " SPILLWAY_VERSION "\n");
     return kExitSuccess;
   } catch (const CLI::ParseError& error) {
+    log_warnings(warnings);
     const Parsed* one = chosen();
     return usage_error(one != nullptr ? one->command->name : "", error.what());
   }
   Parsed* one = chosen();
-  if (one == nullptr || program.remaining_size() > 0) return no_command(commands, count, arguments);
-  return run_parsed(*one, commands, environment);
+  if (one == nullptr || program.remaining_size() > 0) {
+    log_warnings(warnings);
+    return no_command(commands, count, arguments);
+  }
+  return run_parsed(*one, commands, environment, warnings);
 }
 
 }  // namespace spillway

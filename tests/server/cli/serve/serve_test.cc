@@ -3,12 +3,15 @@
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <future>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <thread>
 
 #include "server/cli/flags/command_line.h"
 #include "server/cli/serve/serve.h"
+#include "server/log.h"
 #include "tests/server/api/api_support.h"
+#include "tests/support/captured_stderr.h"
 #include "tests/support/patience.h"
 #include "tests/support/temp_directory.h"
 
@@ -237,7 +240,8 @@ struct Attempt {
 };
 
 Attempt attempt(std::vector<std::string> arguments,
-                const Status& end = {Code::kIoError, "no model here"}) {
+                const Status& end = {Code::kIoError, "no model here"},
+                std::span<const std::string> warnings = {}) {
   Attempt made;
   std::vector<Command> commands;
   commands.push_back(serve_command(
@@ -248,9 +252,28 @@ Attempt attempt(std::vector<std::string> arguments,
   arguments.insert(arguments.begin(), {"spillway", "serve", "m"});
   std::vector<const char*> words;
   for (const std::string& argument : arguments) words.push_back(argument.c_str());
-  made.exit = run_command_line(commands, static_cast<int>(words.size()), words.data(),
-                               [](const char*) -> const char* { return nullptr; });
+  made.exit = run_command_line(
+      commands, static_cast<int>(words.size()), words.data(),
+      [](const char*) -> const char* { return nullptr; }, warnings);
   return made;
+}
+
+TEST_CASE("what is said of the environment has the format of the log") {
+  const std::vector<std::string> warnings = {"SPILLWAY_PROT sets nothing"};
+  const auto first_line = [&](const std::vector<std::string>& arguments) {
+    test::Captured log;
+    attempt(arguments, {Code::kIoError, "no model here"}, warnings);
+    const std::string all = log.end();
+    set_log(LogFormat::kText, LogLevel::kInfo);
+    return all.substr(0, all.find('\n'));
+  };
+  const auto line = nlohmann::json::parse(first_line({"--port", "0", "--log-format", "json"}));
+  CHECK(line["message"] == warnings[0]);
+  CHECK(line["level"] == "warning");
+  CHECK_THAT(first_line({"--port", "0"}), Catch::EndsWith("[warning] " + warnings[0]));
+  // Also where the command does not run.
+  CHECK_THAT(first_line({"--prot", "0"}), Catch::EndsWith("[warning] " + warnings[0]));
+  CHECK_THAT(first_line({"--port", "none"}), Catch::EndsWith("[warning] " + warnings[0]));
 }
 
 TEST_CASE("serve ends with 2 where the model is damaged, with 1 where the disk fails") {
