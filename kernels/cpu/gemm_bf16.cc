@@ -118,15 +118,19 @@ constexpr auto kKernels = kernels_by_rows<kBf16StripRows>([](auto rows) {
   return StripKernels{&kernel<kRows, kFew>, kFew, &kernel<kRows, kTallPanels>};
 });
 
+// `taker`: null where more inputs follow.
 void multiply_pairs(const Bf16Strips& a, int64_t rows, int64_t columns, const uint32_t* w,
-                    bool accumulate, float* c) {
+                    bool accumulate, float* c, const TileTaker* taker) {
   const int64_t all = padded_columns(MatrixLayout::kPanels16, Format::kBF16, columns) / 2;
   const Strips strips(rows, kBf16StripRows);
   const bool tall = strips.count() > 1;
   const int64_t stretch = tall ? kDepth : all;
   const int panels = tall ? kTallPanels : kKernels.of[rows - 1].alone_panels;
-  for (int64_t k = 0; k < all; k += stretch) {
-    const int64_t depth = std::min(stretch, all - k);
+  const int64_t stretches = (all + stretch - 1) / stretch;
+  const OutputsAhead outputs(taker == nullptr ? TileOutputs{} : taker->outputs, kBf16StripRows,
+                             stretches);
+  for (int64_t at = 0; at < stretches; ++at) {
+    const int64_t k = at * stretch, depth = std::min(stretch, all - k);
     for (int64_t panel = 0; panel < kTilePanels; panel += panels) {
       // The next tile's first inputs, if any, follow the last inputs of a tile.
       const bool last_panels = panel + panels == kTilePanels;
@@ -138,8 +142,12 @@ void multiply_pairs(const Bf16Strips& a, int64_t rows, int64_t columns, const ui
         const StripKernels& kernels = kKernels.of[height - 1];
         const Kernel run = tall ? kernels.beside : kernels.alone;
         const Ahead ahead{w + next * kPanel, tall ? strips.count() : all + 1, s};
+        if (tall) outputs.ask(at, row, height, panel * kPanel, panels * kPanel);
         run(a.bf16_pairs + row * pair_columns(columns) + k * height, w + (panel * all + k) * kPanel,
             all, depth, accumulate || k > 0, ahead, c + row * kGemmColumns + panel * kPanel);
+        if (taker != nullptr && at + 1 == stretches) {
+          taker->take(row, height, panel * kPanel, panels * kPanel);
+        }
       }
     }
   }
@@ -167,18 +175,23 @@ void pack_bf16_strip(const uint16_t* a, int64_t stride, int64_t height, int64_t 
 }
 
 void multiply_bf16_tile(const Bf16Strips& a, int64_t rows, int64_t columns, Format format,
-                        const std::byte* panels, float* c) {
-  if (format == Format::kQ8) return multiply_bf16_q8_tile(a, rows, columns, panels, c);
-  if (is_quantized(format)) {
-    return multiply_bf16_quantized_tile(a, rows, columns, format, panels, c);
+                        const std::byte* panels, float* c, const TileTaker& taker) {
+  if (format == Format::kBF16) {
+    return multiply_pairs(a, rows, columns, reinterpret_cast<const uint32_t*>(panels), false, c,
+                          &taker);
   }
-  SPILLWAY_CHECK(format == Format::kBF16);
-  multiply_pairs(a, rows, columns, reinterpret_cast<const uint32_t*>(panels), false, c);
+  SPILLWAY_CHECK(is_quantized(format));
+  if (format == Format::kQ8) {
+    multiply_bf16_q8_tile(a, rows, columns, panels, c);
+  } else {
+    multiply_bf16_quantized_tile(a, rows, columns, format, panels, c);
+  }
+  taker.take(0, rows, 0, kGemmColumns);
 }
 
 void multiply_bf16_pairs(const Bf16Strips& a, int64_t rows, int64_t columns, const uint32_t* panels,
                          bool accumulate, float* c) {
-  multiply_pairs(a, rows, columns, panels, accumulate, c);
+  multiply_pairs(a, rows, columns, panels, accumulate, c, nullptr);
 }
 
 }  // namespace spillway::cpu
@@ -214,7 +227,8 @@ bool bf16_dot_is_fastest() {
 void pack_bf16_strip(const uint16_t*, int64_t, int64_t, int64_t, const Bf16Strips&) {
   SPILLWAY_CHECK(false);
 }
-void multiply_bf16_tile(const Bf16Strips&, int64_t, int64_t, Format, const std::byte*, float*) {
+void multiply_bf16_tile(const Bf16Strips&, int64_t, int64_t, Format, const std::byte*, float*,
+                        const TileTaker&) {
   SPILLWAY_CHECK(false);
 }
 void multiply_bf16_pairs(const Bf16Strips&, int64_t, int64_t, const uint32_t*, bool, float*) {

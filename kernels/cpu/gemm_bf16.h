@@ -15,6 +15,7 @@
 #include <cstdint>
 
 #include "kernels/base/format.h"
+#include "kernels/cpu/tile_taker.h"
 
 namespace spillway::cpu {
 
@@ -47,11 +48,11 @@ void pack_bf16_strip(const uint16_t* a, int64_t stride, int64_t height, int64_t 
                      const Bf16Strips& strip);
 
 // c[rows, 64] = a[rows, columns], in Strips(rows, kBf16StripRows), times four neighbouring panels
-// of `format`, kBF16 or quantised.
+// of `format`, kBF16 or quantised; `taker` is told which rows and columns of `c` are finished.
 // REQUIRES: has_bf16_dot(); rows <= kGemmRowsMax (cpu/gemm_f32.h); c has 64 floats a row, 64-byte
 // aligned.
 void multiply_bf16_tile(const Bf16Strips& a, int64_t rows, int64_t columns, Format format,
-                        const std::byte* panels, float* c);
+                        const std::byte* panels, float* c, const TileTaker& taker);
 
 // The same with panels of bf16 that are not weights but a part of the product's inputs: with
 // `accumulate` it is added to c.

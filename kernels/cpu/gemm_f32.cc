@@ -245,20 +245,22 @@ constexpr auto kStretchKernels = kernels_by_rows<kStripRows>([](auto rows) -> St
 
 // Multiplies all strips by stretches that are widened once.
 void run_strips_widened(const float* packed_a, const Strips& strips, int64_t columns,
-                        const TileWeights& weights, float* c) {
+                        const TileWeights& weights, float* c, const TileTaker& taker) {
   alignas(64) float wide[kWidenPanels * kWidePanel];
   const int64_t panel_bytes = weights.columns_padded * kPanel * 2;
   const auto stretch = [&](int64_t k, int panel) {
     return weights.panels + panel * panel_bytes + k * kPanel * 2;
   };
-  for (int64_t k = 0; k < columns; k += kWidenDepth) {
-    const int64_t depth = std::min(kWidenDepth, columns - k);
+  const int64_t stretches = (columns + kWidenDepth - 1) / kWidenDepth;
+  const OutputsAhead outputs(taker.outputs, kStripRows, stretches);
+  for (int64_t at = 0; at < stretches; ++at) {
+    const int64_t k = at * kWidenDepth, depth = std::min(kWidenDepth, columns - k);
     for (int panel = 0; panel < kGemmColumns / kPanel; panel += kWidenPanels) {
       // The first strips ask for the next stretch, a panel each; with the last panels, all ask for
       // their part of the next k. Behind the last k lie the weights of the next outputs.
       const bool last = panel + kWidenPanels == kGemmColumns / kPanel;
       const std::byte* next = stretch(k, panel + kWidenPanels);
-      if (last && k + depth < columns) next = stretch(k + depth, 0);
+      if (last && at + 1 < stretches) next = stretch(k + depth, 0);
       for (int64_t s = 0; s < strips.count(); ++s) {
         const int64_t row = strips.first(s), height = strips.height(s);
         const float* const a = packed_a + row * columns + k * height;
@@ -275,10 +277,14 @@ void run_strips_widened(const float* packed_a, const Strips& strips, int64_t col
             .rows = last ? Ahead{reinterpret_cast<const std::byte*>(a + depth * height),
                                  height * static_cast<int64_t>(sizeof(float))}
                          : nothing};
+        outputs.ask(at, row, height, panel * kPanel, kWidenPanels * kPanel);
         const StretchKernels& kernels = kStretchKernels.of[height - 1];
         (s > 0                             ? kernels.multiply
          : weights.format == Format::kBF16 ? kernels.widen_bf16
                                            : kernels.widen_f16)(args);
+        if (at + 1 == stretches) {
+          taker.take(row, height, panel * kPanel, kWidenPanels * kPanel);
+        }
       }
     }
   }
@@ -286,7 +292,7 @@ void run_strips_widened(const float* packed_a, const Strips& strips, int64_t col
 #endif
 
 void MultiplyTile(const float* packed_a, int64_t rows, int64_t columns, Format format,
-                  const std::byte* panels, bool accumulate, float* c) {
+                  const std::byte* panels, bool accumulate, float* c, const TileTaker& taker) {
   if (!accumulate) std::fill(c, c + rows * kGemmColumns, 0.0f);
   const int64_t padded = padded_columns(MatrixLayout::kPanels16, format, columns);
   const TileWeights weights{panels, format, padded};
@@ -294,12 +300,13 @@ void MultiplyTile(const float* packed_a, int64_t rows, int64_t columns, Format f
 #if HWY_TARGET <= HWY_AVX2
   if (strips.count() > 1 && strips.height(strips.count() - 1) >= kWidenRowsMin &&
       format != Format::kF32) {
-    return run_strips_widened(packed_a, strips, columns, weights, c);
+    return run_strips_widened(packed_a, strips, columns, weights, c, taker);
   }
 #endif
   for (int64_t k = 0; k < columns; k += kDepth) {
     run_strips(packed_a, strips, columns, weights, k, std::min(kDepth, columns - k), c);
   }
+  taker.take(0, rows, 0, kGemmColumns);
 }
 
 #if HWY_TARGET <= HWY_AVX3
@@ -355,12 +362,13 @@ void pack_strips(const float* a, int64_t stride, int64_t rows, int64_t columns, 
 }
 
 void multiply_tile(const float* packed_a, int64_t rows, int64_t columns, Format format,
-                   const std::byte* panels, bool accumulate, float* c) {
+                   const std::byte* panels, bool accumulate, float* c, const TileTaker& taker) {
   if (is_quantized(format)) {
     SPILLWAY_CHECK(!accumulate);
-    return multiply_quantized_tile(packed_a, rows, columns, format, panels, c);
+    multiply_quantized_tile(packed_a, rows, columns, format, panels, c);
+    return taker.take(0, rows, 0, kGemmColumns);
   }
-  HWY_DYNAMIC_DISPATCH(MultiplyTile)(packed_a, rows, columns, format, panels, accumulate, c);
+  HWY_DYNAMIC_DISPATCH(MultiplyTile)(packed_a, rows, columns, format, panels, accumulate, c, taker);
 }
 
 }  // namespace spillway::cpu

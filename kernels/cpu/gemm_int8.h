@@ -42,6 +42,7 @@
 #include <cstdint>
 
 #include "kernels/base/format.h"
+#include "kernels/cpu/tile_taker.h"
 #include "kernels/integer_groups.h"
 #include "kernels/q8_panels.h"
 
@@ -93,24 +94,6 @@ struct Int8Panels {
   ExpandedPair* expanded = nullptr;   // [pair][stretch] if `kept`, else [pair]; null: fused kernels
   bool kept = false;                  // For the blocks of rows that follow
   bool filled = false;                // By the block before, which has read the weights
-};
-
-// Who takes the parts of a tile as soon as they are finished, each once: what it writes goes on to
-// memory while the next part is multiplied.
-struct TileTaker {
-  // That function, which must live as long: (row, rows, column, columns).
-  template <class Take>
-  static TileTaker of(const Take& take) {
-    return {[](const void* taker, int64_t row, int64_t rows, int64_t column, int64_t columns) {
-              (*static_cast<const Take*>(taker))(row, rows, column, columns);
-            },
-            &take};
-  }
-  void (*call)(const void* self, int64_t row, int64_t rows, int64_t column, int64_t columns);
-  const void* self;
-  void take(int64_t row, int64_t rows, int64_t column, int64_t columns) const {
-    call(self, row, rows, column, columns);
-  }
 };
 
 // One instruction set's bodies (gemm_int8_vnni.cc, gemm_int8_avx_vnni.cc, gemm_int8_avx2.cc,

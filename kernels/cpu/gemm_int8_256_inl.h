@@ -29,11 +29,20 @@ inline void store(float* to, Floats value) {
 inline Floats fma(Floats a, Floats b, Floats c) {
   return _mm256_fmadd_ps(a, b, c);
 }
+inline Floats sub(Floats a, Floats b) {
+  return _mm256_sub_ps(a, b);
+}
 inline Floats mul(Floats a, Floats b) {
   return _mm256_mul_ps(a, b);
 }
 inline Floats floats_of(Ints ints) {
   return _mm256_cvtepi32_ps(ints);
+}
+inline Floats as_floats(Ints ints) {
+  return _mm256_castsi256_ps(ints);
+}
+inline void keep(Ints& ints) {
+  asm("" : "+x"(ints));
 }
 inline Floats widen(const uint16_t* from) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));

@@ -18,6 +18,7 @@
 //                                                        dot() with SPILLWAY_INT8_DOT_GROUP
 //   Weights, load_weights(Dots, const std::byte*), start(int32_t), Quad, quad_of(const uint32_t*),
 //   product(Ints, Dots, Weights, Quad)                   the same for bytes of weights + 128
+//   as_floats(Ints), sub, keep(Ints&)                    the same bits; a - b; in a register
 //   quantize(const float* stretch, int group, bool parted, uint32_t* quads, int32_t* sums)
 //                                                        one row's stretch; returns s
 //   ints_of(Floats), widen_bits(const uint16_t*), any_negative(Ints)
@@ -187,84 +188,7 @@ constexpr auto kKernels = kernels_by_rows<kStripRows>([](auto rows) {
   return StripKernels<kOf>{&fused_kernel<kOf, kRows, kFew>, kFew, &fused_kernel<kOf, kRows, 1>};
 });
 
-// What a strip asks memory for while it is multiplied: of panels that are `apart` bytes apart, from
-// `at` on, `step` bytes for each quad. Lines that are asked for twice cost next to nothing.
-struct Ahead {
-  const std::byte* at = nullptr;  // Null: nothing
-  int64_t apart = 0, step = 0;
-};
-
-// The part of a strip in the `bytes` of each panel's next stretch. Memory gives little at once, and
-// a core waits for all that it asked for: so a few strips share.
-inline Ahead part_of(const std::byte* next, int64_t bytes, int64_t apart, int64_t strip,
-                     int64_t strips) {
-  constexpr int64_t kStripsMax = 4;
-  const int64_t parts = std::min(strips, kStripsMax);
-  if (strip >= parts) return {};
-  return {next + bytes * strip / parts, apart, (bytes / kStretchQuads + parts - 1) / parts};
-}
-
-// Sums of a stretch of `count` quads in integers: of kRows rows and kPanels panels of bytes that
-// are `apart` bytes apart. They go through memory in the L1 cache to finish(), since g++ 12 would
-// keep some of them on the stack all the time if float numbers were live beside them.
-// `ahead` is asked for of kAhead panels.
-template <int kRows, int kPanels, int kAhead>
-__attribute__((noinline)) void sum_stretch(const uint32_t* quads, const int32_t* starts,
-                                           int64_t count, const std::byte* w, int64_t apart,
-                                           const Ahead& ahead, int32_t* to) {
-  constexpr int kAll = kPanels * kVectors;
-  const Dots dots;
-  [[maybe_unused]] const std::byte* asked = ahead.at;
-  Ints sums[kRows][kAll];
-#pragma GCC unroll 16
-  for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 4
-    for (int v = 0; v < kAll; ++v) sums[i][v] = start(starts[i]);
-  }
-#pragma GCC unroll 1
-  for (int64_t k = 0; k < count; ++k, quads += kRows, w += kQuadBytes) {
-    if constexpr (kAhead > 0) {
-#pragma GCC unroll 4
-      for (int p = 0; p < kAhead; ++p) __builtin_prefetch(asked + p * ahead.apart, 0, 2);
-      asked += ahead.step;
-    }
-    Weights weights[kAll];
-#pragma GCC unroll 8
-    for (int v = 0; v < kAll; ++v) {
-      weights[v] = load_weights(dots, w + v / kVectors * apart + v % kVectors * (4 * kLanes));
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < kRows; ++i) {
-      const Quad quad = quad_of(quads + i);
-#pragma GCC unroll 4
-      for (int v = 0; v < kAll; ++v) sums[i][v] = product(sums[i][v], dots, weights[v], quad);
-    }
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 4
-    for (int v = 0; v < kAll; ++v) store_ints(to + (i * kAll + v) * kLanes, sums[i][v]);
-  }
-}
-
-using SumStretch = void (*)(const uint32_t*, const int32_t*, int64_t, const std::byte*, int64_t,
-                            const Ahead&, int32_t*);
-template <int kAhead>
-constexpr auto kSumStretch = kernels_by_rows<kStripRows>([](auto rows) -> SumStretch {
-  return &sum_stretch<decltype(rows)::value, kSumPanels, kAhead>;
-});
-static_assert(kPair % kSumPanels == 0);
-
-// For a strip that is alone, as many panels as there are registers for.
-struct FewRows {
-  SumStretch sum;
-  int panels;
-};
-constexpr auto kFewRows = kernels_by_rows<kStripRows>([](auto rows) {
-  constexpr int kRows = decltype(rows)::value, kPanels = sum_panels_for(kRows);
-  static_assert(kPanels == kSumPanels || kPanels == 2 * kSumPanels);
-  return FewRows{&sum_stretch<kRows, kPanels, kPanels>, kPanels};
-});
+#include "kernels/cpu/gemm_int8_sums_inl.h"
 
 // Vectors as the compiler's own, for arithmetic that every instruction set has.
 using Words = uint32_t __attribute__((vector_size(4 * kLanes)));
@@ -336,72 +260,6 @@ __attribute__((noinline)) void expand_pair(const PanelGroup<kOf>* w, int64_t apa
   }
 }
 
-// Where a stretch is among all of a row: the first one's sums are written, later ones' added, and
-// with the last one's a sum is multiplied by its output's scale. So no pass over `c` does only
-// that.
-struct Place {
-  bool first, last;
-};
-
-// Takes a stretch's sums, [rows][kPanels][16], of weights with one scale a row to `c`. The scales
-// of outputs are at the begin of panels that are `apart` bytes apart.
-template <int kPanels, Place kPlace>
-__attribute__((noinline)) void finish_rows(const int32_t* sums, int64_t rows, const float* scales,
-                                           const std::byte* panels, int64_t apart, float* c) {
-  constexpr int kAll = kPanels * kVectors;
-  const Floats one = set(1.0f), minus = set(-kFloatStart);
-  const auto* from = reinterpret_cast<const float*>(sums);
-  Floats outputs[kAll];
-  if constexpr (kPlace.last) {
-#pragma GCC unroll 8
-    for (int v = 0; v < kAll; ++v) {
-      outputs[v] = load_some(reinterpret_cast<const float*>(panels + v / kVectors * apart) +
-                             v % kVectors * kLanes);
-    }
-  }
-  for (int64_t i = 0; i < rows; ++i, c += kGemmColumns, from += kAll * kLanes) {
-    const Floats scale = set(scales[i]);
-#pragma GCC unroll 8
-    for (int v = 0; v < kAll; ++v) {
-      float* const to = c + v * kLanes;
-      const Floats sum = fma(load(from + v * kLanes), one, minus);
-      Floats all = fma(scale, sum, kPlace.first ? zero() : load(to));
-      if constexpr (kPlace.last) all = mul(all, outputs[v]);
-      store(to, all);
-    }
-  }
-}
-
-template <int kPanels>
-void finish_stretch(Place place, const int32_t* sums, int64_t rows, const float* scales,
-                    const std::byte* panels, int64_t apart, float* c) {
-  const auto kernel = place.first  ? place.last ? &finish_rows<kPanels, Place{true, true}>
-                                                : &finish_rows<kPanels, Place{true, false}>
-                       : place.last ? &finish_rows<kPanels, Place{false, true}>
-                                   : &finish_rows<kPanels, Place{false, false}>;
-  kernel(sums, rows, scales, panels, apart, c);
-}
-
-// The same of expanded panels, [rows][kSumPanels][16], whose sums are in units. Taking the start
-// off rounds nothing: the sum times its unit is a float32.
-__attribute__((noinline)) inline void finish(const int32_t* sums, int64_t rows, const float* scales,
-                                             const float (*units)[kPanelOutputs], float* c) {
-  constexpr int kAll = kSumPanels * kVectors;
-  Floats unit[kAll], minus[kAll];
-  for (int v = 0; v < kAll; ++v) {
-    unit[v] = load(units[v / kVectors] + v % kVectors * kLanes);
-    minus[v] = mul(unit[v], set(-kFloatStart));
-  }
-  const auto* from = reinterpret_cast<const float*>(sums);
-  for (int64_t i = 0; i < rows; ++i, c += kGemmColumns) {
-#pragma GCC unroll 4
-    for (int v = 0; v < kAll; ++v, from += kLanes) {
-      float* const to = c + v * kLanes;
-      store(to, fma(set(scales[i]), fma(load(from), unit[v], minus[v]), load(to)));
-    }
-  }
-}
-
 // The strips of a block of rows, for kernels.
 template <Format kOf>
 struct Block {
@@ -423,29 +281,33 @@ struct Block {
 template <Format kOf>
 void multiply_expanded(const Block<kOf>& block, int64_t stretch, int64_t count,
                        const ExpandedPair& pair, const PanelGroup<kOf>* next, int64_t panel,
-                       float* c, const TileTaker& taker) {
+                       float* c, const OutputsAhead& outputs, const TileTaker& taker) {
   constexpr auto kGroupBytes = static_cast<int64_t>(sizeof(PanelGroup<kOf>));
-  alignas(64) int32_t sums[kStripRows * kSumPanels * kPanelOutputs];
   const int64_t strips = block.strips.count();
   for (int64_t s = 0; s < strips; ++s) {
     const Int8Strips a = block.from(s, stretch);
-    const int64_t height = block.strips.height(s);
-    float* const to = c + block.strips.first(s) * kGemmColumns + panel * kPanelOutputs;
-    Ahead ahead;
+    const int64_t row = block.strips.first(s), height = block.strips.height(s);
+    float* const to = c + row * kGemmColumns + panel * kPanelOutputs;
+    outputs.ask(stretch, row, height, panel * kPanelOutputs, kPair * kPanelOutputs);
+    Operands in{.quads = a.quads,
+                .starts = reinterpret_cast<const int32_t*>(a.scales + height),
+                .count = count,
+                .w = nullptr,
+                .apart = sizeof(pair.bytes[0]),
+                .ahead = {}};
     if (next != nullptr) {
-      ahead = part_of(reinterpret_cast<const std::byte*>(next), kStretchGroups<kOf> * kGroupBytes,
-                      block.groups * kGroupBytes, s, strips);
+      in.ahead = part_of(reinterpret_cast<const std::byte*>(next),
+                         kStretchGroups<kOf> * kGroupBytes, block.groups * kGroupBytes, s, strips);
     }
     for (int64_t p = 0; p < kPair; p += kSumPanels) {
-      const bool asks = ahead.at != nullptr && p == 0;
-      const SumStretch sum =
-          asks ? kSumStretch<kPair>.of[height - 1] : kSumStretch<0>.of[height - 1];
-      sum(a.quads, reinterpret_cast<const int32_t*>(a.scales + height), count, pair.bytes[p],
-          sizeof(pair.bytes[p]), ahead, sums);
-      finish(sums, height, a.scales, pair.units + p, to + p * kPanelOutputs);
+      in.w = pair.bytes[p];
+      float* const part = to + p * kPanelOutputs;
+      beside<Factors::kOfSums>(in.ahead, height)(
+          in, {a.scales, pair.units[p], kPanelOutputs, part, kGemmColumns, part});
+      if (in.ahead.at != nullptr) in.ahead.at += kSumPanels * in.ahead.apart;
     }
     if (stretch + 1 == block.stretches) {
-      taker.take(block.strips.first(s), height, panel * kPanelOutputs, kPair * kPanelOutputs);
+      taker.take(row, height, panel * kPanelOutputs, kPair * kPanelOutputs);
     }
   }
 }
@@ -475,6 +337,7 @@ void multiply_of(const Int8Strips& a, int64_t rows, int64_t columns, const Int8P
   const auto* w = reinterpret_cast<const PanelGroup<kOf>*>(panels.packed);
   const Strips strips(rows, kStripRows);
   const Block<kOf> block{a, strips, groups, stretches};
+  const OutputsAhead outputs(taker.outputs, kStripRows, stretches);
   std::fill(c, c + rows * kGemmColumns, 0.0f);
   if (panels.expanded == nullptr) {
     multiply_fused(block, 0, groups, w, 0, kTilePanels, c);
@@ -494,7 +357,8 @@ void multiply_of(const Int8Strips& a, int64_t rows, int64_t columns, const Int8P
           next = stretch + 1 < stretches ? w + panel * groups + first + kStretchGroups<kOf>
                                          : w + (panel + kPair) * groups;
         }
-        multiply_expanded(block, stretch, count * kGroupQuads<kOf>, *pair, next, panel, c, taker);
+        multiply_expanded(block, stretch, count * kGroupQuads<kOf>, *pair, next, panel, c, outputs,
+                          taker);
       } else {
         multiply_fused(block, stretch, count, w, panel, panel + kPair, c);
         if (stretch + 1 == stretches) {
@@ -518,33 +382,37 @@ inline void multiply_q8(const Int8Strips& a, int64_t rows, int64_t columns,
   const Block<kOf> block{a, strips, quads / kGroupQuads<kOf>, stretches};
   const bool alone = strips.count() == 1;
   const int taken = alone ? kFewRows.of[rows - 1].panels : kSumPanels;
-  alignas(64) int32_t sums[kStripRows * kTilePanels * kPanelOutputs];
+  const OutputsAhead outputs(alone ? TileOutputs{} : taker.outputs, kStripRows, stretches);
   for (int64_t panel = 0; panel < kTilePanels; panel += taken) {
     for (int64_t stretch = 0; stretch < stretches; ++stretch) {
       const int64_t first = stretch * kStretchQuads, count = std::min(kStretchQuads, quads - first);
+      const bool last = stretch + 1 == stretches;
       for (int64_t s = 0; s < strips.count(); ++s) {
         const Int8Strips from = block.from(s, stretch);
-        const int64_t height = strips.height(s);
+        const int64_t row = strips.first(s), height = strips.height(s);
         const std::byte* const w = codes + panel * apart + first * kQuadBytes;
-        const std::byte* const next = stretch + 1 < stretches ? w + kStretchQuads * kQuadBytes
-                                                              : codes + (panel + taken) * apart;
-        Ahead ahead;
+        const std::byte* const next =
+            last ? codes + (panel + taken) * apart : w + kStretchQuads * kQuadBytes;
+        Operands in{.quads = from.quads,
+                    .starts = reinterpret_cast<const int32_t*>(from.scales + height),
+                    .count = count,
+                    .w = w,
+                    .apart = apart,
+                    .ahead = {}};
         if (!panels.filled) {
-          ahead = part_of(next, kStretchQuads * kQuadBytes, apart, s, strips.count());
+          in.ahead = part_of(next, kStretchQuads * kQuadBytes, apart, s, strips.count());
         }
-        const SumStretch sum = alone                 ? kFewRows.of[height - 1].sum
-                               : ahead.at == nullptr ? kSumStretch<0>.of[height - 1]
-                                                     : kSumStretch<kSumPanels>.of[height - 1];
-        sum(from.quads, reinterpret_cast<const int32_t*>(from.scales + height), count, w, apart,
-            ahead, sums);
-        const auto finish =
-            taken == kSumPanels ? &finish_stretch<kSumPanels> : &finish_stretch<2 * kSumPanels>;
-        finish({stretch == 0, stretch + 1 == stretches}, sums, height, from.scales,
-               panels.packed + panel * apart, apart,
-               c + strips.first(s) * kGemmColumns + panel * kPanelOutputs);
-        if (stretch + 1 == stretches) {
-          taker.take(strips.first(s), height, panel * kPanelOutputs, taken * kPanelOutputs);
-        }
+        outputs.ask(stretch, row, height, panel * kPanelOutputs, taken * kPanelOutputs);
+        const MultiplyStretch run =
+            alone  ? last ? kFewRows.of[rows - 1].last : kFewRows.of[rows - 1].middle
+            : last ? beside<Factors::kOfOutputs>(in.ahead, height)
+                   : beside<Factors::kNone>(in.ahead, height);
+        float* const to = c + row * kGemmColumns + panel * kPanelOutputs;
+        const bool begins = stretch == 0;
+        run(in, {from.scales, reinterpret_cast<const float*>(panels.packed + panel * apart),
+                 apart / static_cast<int64_t>(sizeof(float)), begins ? kNoOutputs : to,
+                 begins ? 0 : kGemmColumns, to});
+        if (last) taker.take(row, height, panel * kPanelOutputs, taken * kPanelOutputs);
       }
     }
   }

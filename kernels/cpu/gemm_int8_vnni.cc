@@ -57,12 +57,21 @@ inline void store(float* to, Floats value) {
 inline Floats fma(Floats a, Floats b, Floats c) {
   return _mm512_fmadd_ps(a, b, c);
 }
+inline Floats sub(Floats a, Floats b) {
+  return _mm512_sub_ps(a, b);
+}
 inline Floats mul(Floats a, Floats b) {
   return _mm512_mul_ps(a, b);
 }
 // (All lanes by name: g++ 12 warns of its own headers otherwise.)
 inline Floats floats_of(Ints ints) {
   return _mm512_maskz_cvtepi32_ps(0xffff, ints);
+}
+inline Floats as_floats(Ints ints) {
+  return _mm512_castsi512_ps(ints);
+}
+inline void keep(Ints& ints) {
+  asm("" : "+v"(ints));
 }
 inline Floats widen(const uint16_t* from) {
   return _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));

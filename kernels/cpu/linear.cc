@@ -151,19 +151,6 @@ auto panels_of(const Product& product, const Columns& columns, std::byte* memory
   }
 }
 
-// tile[rows, 64] = rows of the pass from `row` on times `panels`; calls take(first row, rows,
-// first column, columns) for each part of the tile as soon as it is finished.
-template <class Product, class Panels, class Take>
-void multiply_block(const Product& product, Format format, const Panels& panels, int64_t row,
-                    int64_t rows, bool again, float* tile, const Take& take) {
-  if constexpr (std::is_same_v<Product, Int8Matmul>) {
-    product.multiply(row, rows, format, panels, again, tile, TileTaker::of(take));
-  } else {
-    product.multiply(row, rows, format, panels, again, tile);
-    take(0, rows, 0, kGemmColumns);
-  }
-}
-
 // Stores a finished part of the tile that `whole` would store.
 void store_part(const TileStore& whole, int64_t row, int64_t rows, int64_t column,
                 int64_t columns) {
@@ -178,6 +165,12 @@ void store_part(const TileStore& whole, int64_t row, int64_t rows, int64_t colum
   if (part.gate_bias != nullptr) part.gate_bias += column;
   part.out += static_cast<size_t>(row * whole.out_stride + column) * dtype_bytes(whole.out_dtype);
   store_tile(part);
+}
+
+// Where `whole` will be stored.
+TileOutputs outputs_of(const TileStore& whole) {
+  const auto element_bytes = static_cast<int64_t>(dtype_bytes(whole.out_dtype));
+  return {whole.out, whole.out_stride * element_bytes, element_bytes};
 }
 
 // A block of rows of the pass, up to kGemmRowsMax.
@@ -203,8 +196,9 @@ void multiply_columns(const LinearArgs& args, int64_t column, const RowBlock& bl
       .out = out.row(block.first) + static_cast<size_t>(column) * dtype_bytes(out.dtype),
       .out_dtype = out.dtype,
       .out_stride = out.stride};
-  multiply_block(product, args.weight.format, panels, block.first, block.count, block.again, tile,
-                 [&](auto... part) { store_part(store, part...); });
+  const auto take = [&](auto... part) { store_part(store, part...); };
+  product.multiply(block.first, block.count, args.weight.format, panels, block.again, tile,
+                   TileTaker::of(take, outputs_of(store)));
 }
 
 // The same of a gated MLP's first layer: both halves of its outputs side by side. A block's gate
@@ -228,10 +222,12 @@ void multiply_columns(const GatedLinearArgs& args, int64_t column, const RowBloc
       .out_dtype = out.dtype,
       .out_stride = out.stride};
   const Format format = args.weight.format;
-  multiply_block(product, format, gate_panels, block.first, block.count, block.again, gate_tile,
-                 [](auto...) {});
-  multiply_block(product, format, up_panels, block.first, block.count, block.again, tile,
-                 [&](auto... part) { store_part(store, part...); });
+  const auto wait = [](auto...) {};
+  product.multiply(block.first, block.count, format, gate_panels, block.again, gate_tile,
+                   TileTaker::of(wait));
+  const auto take = [&](auto... part) { store_part(store, part...); };
+  product.multiply(block.first, block.count, format, up_panels, block.again, tile,
+                   TileTaker::of(take, outputs_of(store)));
 }
 
 // How many times 64 columns of weights a task multiplies for each 64 outputs.

@@ -19,6 +19,7 @@
 #include "kernels/cpu/gemm_int8.h"
 #include "kernels/cpu/gemm_tiles.h"
 #include "kernels/cpu/strips.h"
+#include "kernels/cpu/tile_taker.h"
 #include "kernels/input_hadamard.h"
 #include "kernels/tensor.h"
 
@@ -65,8 +66,8 @@ class F32Matmul {
                packed_ + first * columns_ + column * strip.rows);
   }
   void multiply(int64_t row, int64_t rows, Format format, const std::byte* panels, bool /*again*/,
-                float* tile) const {
-    multiply_tile(packed_ + row * columns_, rows, columns_, format, panels, false, tile);
+                float* tile, const TileTaker& taker) const {
+    multiply_tile(packed_ + row * columns_, rows, columns_, format, panels, false, tile, taker);
   }
 
  private:
@@ -100,8 +101,8 @@ class Bf16Matmul {
                     strip.columns, to);
   }
   void multiply(int64_t row, int64_t rows, Format format, const std::byte* panels, bool /*again*/,
-                float* tile) const {
-    multiply_bf16_tile(from(row), rows, columns_, format, panels, tile);
+                float* tile, const TileTaker& taker) const {
+    multiply_bf16_tile(from(row), rows, columns_, format, panels, tile, taker);
   }
 
  private:
@@ -206,10 +207,11 @@ class TileMatmul {
     const int64_t all = (end + kAmxRows - 1) / kAmxRows * kAmxRows;
     for (int64_t row = end; row < all; ++row) pack_row(row, begin, nullptr, 0, padded);
   }
-  void multiply(int64_t row, int64_t rows, Format, const std::byte* panels, bool again,
-                float* tile) const {
+  void multiply(int64_t row, int64_t rows, Format, const std::byte* panels, bool again, float* tile,
+                const TileTaker& taker) const {
     multiply_tiles(packed_ + row * stride_, rows, stride_ / static_cast<int64_t>(sizeof(uint16_t)),
                    panels, again, tile);
+    taker.take(0, rows, 0, kGemmColumns);
   }
 
  private:

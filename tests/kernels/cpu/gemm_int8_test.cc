@@ -18,6 +18,7 @@
 #include "tests/support/rounding.h"
 #include "tests/support/scalar_ops.h"
 #include "tests/support/seed.h"
+#include "tests/support/taken_parts.h"
 #include "tests/support/test_devices.h"
 
 namespace spillway::gemm_int8_test {
@@ -92,30 +93,21 @@ std::vector<float> tile(const cpu::Int8Bodies& bodies, const std::vector<std::by
   cpu::Int8Panels panels{.packed = packed};
   if (how != How::kFused) panels.expanded = expanded.data();
   panels.kept = how == How::kKept;
-  // Each number is taken once, when it is finished.
-  std::vector<float> taken(static_cast<size_t>(rows * cpu::kGemmColumns));
-  std::vector<int> times(taken.size());
-  const auto take = [&](int64_t row, int64_t count, int64_t column, int64_t width) {
-    for (int64_t i = row; i < row + count; ++i) {
-      for (int64_t j = column; j < column + width; ++j) {
-        const auto at = static_cast<size_t>(i * cpu::kGemmColumns + j);
-        taken.at(at) = out[at];
-        ++times.at(at);
-      }
-    }
-  };
+  test::TakenParts taken(out, rows);
+  const auto take = [&](auto... part) { taken(part...); };
   bodies.multiply(format, strips, rows, columns, panels, out, cpu::TileTaker::of(take));
-  CHECK(std::ranges::count(times, 1) == std::ssize(times));
-  CHECK(std::memcmp(taken.data(), out, taken.size() * sizeof(float)) == 0);
-  if (panels.kept) {  // The next block takes what this one left.
-    const std::vector<float> before = taken;
+  taken.check(1);
+  if (panels.kept) {  // The next block takes what this one left, and writes to another place.
+    const std::vector<float> before = taken.values();
     panels.filled = true;
-    bodies.multiply(format, strips, rows, columns, panels, out, cpu::TileTaker::of(take));
-    CHECK(std::ranges::count(times, 2) == std::ssize(times));
-    CHECK(std::memcmp(before.data(), taken.data(), before.size() * sizeof(float)) == 0);
+    const std::vector<std::byte> memory(1 << 16);
+    bodies.multiply(format, strips, rows, columns, panels, out,
+                    cpu::TileTaker::of(take, {memory.data(), 256, 4}));
+    taken.check(2);
+    CHECK(std::memcmp(before.data(), taken.values().data(), before.size() * sizeof(float)) == 0);
   }
   if (pairs != nullptr) *pairs = expanded;
-  return taken;
+  return taken.values();
 }
 
 std::vector<float> tile(const cpu::Int8Bodies& bodies, const std::vector<std::byte>& in, DType type,
