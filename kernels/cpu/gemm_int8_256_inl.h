@@ -41,7 +41,7 @@ inline Floats floats_of(Ints ints) {
 inline Floats as_floats(Ints ints) {
   return _mm256_castsi256_ps(ints);
 }
-inline void keep(Ints& ints) {
+inline void rename(Ints& ints) {
   asm("" : "+x"(ints));
 }
 inline Floats widen(const uint16_t* from) {
@@ -50,9 +50,6 @@ inline Floats widen(const uint16_t* from) {
 inline Floats widen_bf16(const uint16_t* from) {
   const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
-}
-inline Ints load_ints(const int32_t* from) {
-  return _mm256_load_si256(reinterpret_cast<const __m256i*>(from));
 }
 inline void store_ints(void* to, Ints ints) {
   _mm256_store_si256(static_cast<__m256i*>(to), ints);

@@ -5,9 +5,9 @@
 //   kLanes, kStripRows, panels_for(rows), kSumPanels, sum_panels_for(rows)
 //                                                        outputs a vector; tile sizes
 //   Ints, Floats, Bytes                                  kLanes of int32, float; 4 kLanes of bytes
-//   zero_ints, zero, set, load, load_some (at any address), store, fma, mul, floats_of(Ints), and
-//   from 16 bits in memory widen (float16), widen_bf16 load_bytes, load_ints, store_ints,
-//   low(Bytes), high(Bytes)
+//   zero_ints, zero, set, load, load_some (at any address), store, fma, sub, mul, floats_of(Ints),
+//   as_floats(Ints) (their bits), and from 16 bits in memory widen (float16), widen_bf16
+//   load_bytes, store_ints, low(Bytes), high(Bytes)
 //                                                        the even and odd nibbles of words
 //   Dots                                                 what dot() needs in registers
 //   dot(Ints, Dots, Bytes even, Bytes odd, const uint32_t* quads, int apart)
@@ -18,7 +18,7 @@
 //                                                        dot() with SPILLWAY_INT8_DOT_GROUP
 //   Weights, load_weights(Dots, const std::byte*), start(int32_t), Quad, quad_of(const uint32_t*),
 //   product(Ints, Dots, Weights, Quad)                   the same for bytes of weights + 128
-//   as_floats(Ints), sub, keep(Ints&)                    the same bits; a - b; in a register
+//   rename(Ints&)                                        the same for the CPU, new for the compiler
 //   quantize(const float* stretch, int group, bool parted, uint32_t* quads, int32_t* sums)
 //                                                        one row's stretch; returns s
 //   ints_of(Floats), widen_bits(const uint16_t*), any_negative(Ints)
@@ -302,8 +302,12 @@ void multiply_expanded(const Block<kOf>& block, int64_t stretch, int64_t count,
     for (int64_t p = 0; p < kPair; p += kSumPanels) {
       in.w = pair.bytes[p];
       float* const part = to + p * kPanelOutputs;
-      beside<Factors::kOfSums>(in.ahead, height)(
-          in, {a.scales, pair.units[p], kPanelOutputs, part, kGemmColumns, part});
+      beside<Factors::kOfSums>(in.ahead, height)(in, {.scales = a.scales,
+                                                      .factors = pair.units[p],
+                                                      .factors_apart = kPanelOutputs,
+                                                      .before = part,
+                                                      .before_stride = kGemmColumns,
+                                                      .c = part});
       if (in.ahead.at != nullptr) in.ahead.at += kSumPanels * in.ahead.apart;
     }
     if (stretch + 1 == block.stretches) {
@@ -409,9 +413,12 @@ inline void multiply_q8(const Int8Strips& a, int64_t rows, int64_t columns,
                    : beside<Factors::kNone>(in.ahead, height);
         float* const to = c + row * kGemmColumns + panel * kPanelOutputs;
         const bool begins = stretch == 0;
-        run(in, {from.scales, reinterpret_cast<const float*>(panels.packed + panel * apart),
-                 apart / static_cast<int64_t>(sizeof(float)), begins ? kNoOutputs : to,
-                 begins ? 0 : kGemmColumns, to});
+        run(in, {.scales = from.scales,
+                 .factors = reinterpret_cast<const float*>(panels.packed + panel * apart),
+                 .factors_apart = apart / static_cast<int64_t>(sizeof(float)),
+                 .before = begins ? kNoOutputs : to,
+                 .before_stride = begins ? 0 : kGemmColumns,
+                 .c = to});
         if (last) taker.take(row, height, panel * kPanelOutputs, taken * kPanelOutputs);
       }
     }

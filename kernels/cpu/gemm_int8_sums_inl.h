@@ -3,7 +3,7 @@
 #ifdef SPILLWAY_INT8_BODIES
 
 // What a strip asks memory for while it is multiplied: of panels that are `apart` bytes apart, from
-// `at` on, `step` bytes for each quad. Lines that are asked for twice cost next to nothing.
+// `at` on, `step` bytes with each quad. Lines that are asked for twice cost next to nothing.
 struct Ahead {
   const std::byte* at = nullptr;  // Null: nothing
   int64_t apart = 0, step = 0;
@@ -19,8 +19,8 @@ inline Ahead part_of(const std::byte* next, int64_t bytes, int64_t apart, int64_
   return {next + bytes * strip / parts, apart, (bytes / kStretchQuads + parts - 1) / parts};
 }
 
-// A strip's rows by a stretch: `count` quads of activations, and those of panels of bytes that are
-// `apart` bytes apart.
+// A strip's rows by a stretch: `count` quads of activations, at least one, and those of panels of
+// bytes that are `apart` bytes apart.
 struct Operands {
   const uint32_t* quads;  // [quad][row]
   const int32_t* starts;  // Of the rows' sums
@@ -35,8 +35,8 @@ struct Operands {
 // is added, by that scale.
 enum class Factors { kNone, kOfSums, kOfOutputs };
 
-// What becomes of the sums.
-struct Outputs {
+// Where sums are added.
+struct Target {
   const float* scales;   // Of rows
   const float* factors;  // Of outputs, of panels that are so many floats apart
   int64_t factors_apart;
@@ -52,7 +52,8 @@ alignas(64) constexpr float kNoOutputs[kGemmColumns] = {};
 // panels. A row's sums are added to its outputs while the next row is multiplied by the last quad:
 // on their way through memory they took 4 % of all time.
 template <int kRows, int kPanels, int kAhead, Factors kFactors>
-__attribute__((noinline)) void multiply_stretch(const Operands& in, const Outputs& out) {
+__attribute__((noinline)) void multiply_stretch(const Operands& in, const Target& out) {
+  static_assert(kTilePanels % kPanels == 0 && kPanels >= kAhead);
   constexpr int kAll = kPanels * kVectors;
   const Dots dots;
   const uint32_t* quads = in.quads;
@@ -65,13 +66,16 @@ __attribute__((noinline)) void multiply_stretch(const Operands& in, const Output
 #pragma GCC unroll 4
     for (int v = 0; v < kAll; ++v) sums[i][v] = start(in.starts[i]);
   }
-#pragma GCC unroll 1
-  for (int64_t k = 1; k < in.count; ++k, quads += kRows, w += kQuadBytes) {
+  const auto ask = [&] {
     if constexpr (kAhead > 0) {
 #pragma GCC unroll 4
       for (int p = 0; p < kAhead; ++p) __builtin_prefetch(asked + p * in.ahead.apart, 0, 2);
       asked += in.ahead.step;
     }
+  };
+#pragma GCC unroll 1
+  for (int64_t k = 1; k < in.count; ++k, quads += kRows, w += kQuadBytes) {
+    ask();
     Weights weights[kAll];
 #pragma GCC unroll 8
     for (int v = 0; v < kAll; ++v) {
@@ -84,12 +88,13 @@ __attribute__((noinline)) void multiply_stretch(const Operands& in, const Output
       for (int v = 0; v < kAll; ++v) sums[i][v] = product(sums[i][v], dots, weights[v], quad);
     }
   }
+  ask();
   // Otherwise g++ 12 would keep what the loop and what follows it call sums in registers of their
   // own, and half of them on the stack.
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 4
-    for (int v = 0; v < kAll; ++v) keep(sums[i][v]);
+    for (int v = 0; v < kAll; ++v) rename(sums[i][v]);
   }
   Weights weights[kAll];
 #pragma GCC unroll 8
@@ -128,7 +133,7 @@ __attribute__((noinline)) void multiply_stretch(const Operands& in, const Output
   }
 }
 
-using MultiplyStretch = void (*)(const Operands&, const Outputs&);
+using MultiplyStretch = void (*)(const Operands&, const Target&);
 
 // For a strip beside others.
 template <int kAhead, Factors kFactors>

@@ -70,7 +70,7 @@ inline Floats floats_of(Ints ints) {
 inline Floats as_floats(Ints ints) {
   return _mm512_castsi512_ps(ints);
 }
-inline void keep(Ints& ints) {
+inline void rename(Ints& ints) {
   asm("" : "+v"(ints));
 }
 inline Floats widen(const uint16_t* from) {
@@ -83,9 +83,6 @@ inline Floats widen_bf16(const uint16_t* from) {
 }
 inline Bytes load_bytes(const uint32_t* from) {
   return _mm512_loadu_si512(from);
-}
-inline Ints load_ints(const int32_t* from) {
-  return _mm512_load_si512(from);
 }
 inline void store_ints(void* to, Ints ints) {
   _mm512_store_si512(to, ints);

@@ -170,7 +170,7 @@ void store_part(const TileStore& whole, int64_t row, int64_t rows, int64_t colum
 // Where `whole` will be stored.
 TileOutputs outputs_of(const TileStore& whole) {
   const auto element_bytes = static_cast<int64_t>(dtype_bytes(whole.out_dtype));
-  return {whole.out, whole.out_stride * element_bytes, element_bytes};
+  return {whole.out, whole.out_stride * element_bytes, element_bytes, whole.columns};
 }
 
 // A block of rows of the pass, up to kGemmRowsMax.

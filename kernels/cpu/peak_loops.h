@@ -1,5 +1,5 @@
-// Loops of multiply-adds in registers, over a dozen independent sums: the peak rate of an
-// instruction of this CPU, whatever a kernel makes of it.
+// Loops of multiply-adds in registers, over as many independent sums as its instruction needs: the
+// peak rate of an instruction of this CPU, whatever a kernel makes of it.
 #pragma once
 
 #include <cstdint>

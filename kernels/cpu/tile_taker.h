@@ -8,10 +8,11 @@
 
 namespace spillway::cpu {
 
-// Where a tile's outputs go: its first row and column. Null: nobody says.
+// Where a tile's outputs go: its first row and column, and how many columns there are. `first` is
+// null where nobody says.
 struct TileOutputs {
   const std::byte* first = nullptr;
-  int64_t row_bytes = 0, element_bytes = 0;
+  int64_t row_bytes = 0, element_bytes = 0, columns = 0;
 };
 
 // Who takes the parts of a tile as soon as they are finished, each once: what it writes goes on to
@@ -36,29 +37,38 @@ struct TileTaker {
 
 // Asks memory for the lines of a tile's outputs while the tile is multiplied. A core has few lines
 // under way at once, and would wait for those that a part's stores miss; so a strip's are asked for
-// some rows at a time, the last ones with the last stretch of inputs that the strip is multiplied
-// by.
+// some rows at a time, the last ones of a whole strip with the last stretch of inputs that it is
+// multiplied by.
 class OutputsAhead {
  public:
-  // Strips of up to `strip_rows` rows are multiplied by so many stretches, one after the other.
+  struct Rows {
+    int64_t begin, end;
+  };
+
+  // Strips of up to `strip_rows` rows are multiplied by so many stretches, at least one, one after
+  // the other.
   OutputsAhead(const TileOutputs& outputs, int64_t strip_rows, int64_t stretches)
       : outputs_(outputs),
         each_(outputs.first == nullptr ? 0 : (strip_rows + stretches - 1) / stretches),
         first_(each_ == 0 ? 0 : stretches - (strip_rows + each_ - 1) / each_) {}
 
-  // What the strip's stretch asks for. (Inlined by force: g++ 12 thinks that a function which only
-  // prefetches does nothing.)
+  // Those of a strip of `height` rows that are asked for with a stretch.
+  Rows rows(int64_t stretch, int64_t height) const {
+    const int64_t begin = std::min((stretch - first_) * each_, height);
+    return begin < 0 ? Rows{0, 0} : Rows{begin, std::min(begin + each_, height)};
+  }
+
+  // Asks for them, the strip's rows beginning at row `row` of the tile. (Inlined by force: g++ 12
+  // thinks that a function which only prefetches does nothing.)
   [[gnu::always_inline]] void ask(int64_t stretch, int64_t row, int64_t height, int64_t column,
                                   int64_t columns) const {
     constexpr int64_t kLine = 64;
-    const int64_t begin = (stretch - first_) * each_;
-    if (begin < 0) return;
-    for (int64_t i = begin; i < std::min(begin + each_, height); ++i) {
+    const Rows some = rows(stretch, height);
+    const int64_t bytes = std::min(columns, outputs_.columns - column) * outputs_.element_bytes;
+    for (int64_t i = some.begin; i < some.end; ++i) {
       const std::byte* const at =
           outputs_.first + (row + i) * outputs_.row_bytes + column * outputs_.element_bytes;
-      for (int64_t byte = 0; byte < columns * outputs_.element_bytes; byte += kLine) {
-        __builtin_prefetch(at + byte, 1, 3);
-      }
+      for (int64_t byte = 0; byte < bytes; byte += kLine) __builtin_prefetch(at + byte);
     }
   }
 

@@ -25,7 +25,6 @@
 #include "server/cli/queue/queue.h"
 #include "server/cli/serve/serve.h"
 #include "server/cli/work/work.h"
-#include "server/log.h"
 
 namespace {
 

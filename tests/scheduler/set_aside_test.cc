@@ -95,8 +95,8 @@ struct Answers {
   int64_t most_running = 0;
 };
 
-// Asks with every token how many sequences run. On the scheduler's thread: another one may be late
-// and see none.
+// Asks with every token how many sequences have begun and not ended. It runs on the engine thread:
+// another one may be late and see none.
 class CountingSink final : public CollectingSink {
  public:
   CountingSink(size_t stop_after, const Scheduler& scheduler, int64_t* most_running)

@@ -168,7 +168,8 @@ int run_parsed(Parsed& parsed, std::span<Command> commands,
   const bool runs = status.ok() && !parsed.print_config;
   if (runs && command.check_given) status = command.check_given(command.settings);
   if (runs && status.ok() && command.check) status = command.check();
-  log_warnings(warnings);  // The check has set the log's format.
+  // In the log's format, which the check of a command that runs has set; otherwise as text.
+  log_warnings(warnings);
   if (!status.ok()) return usage_error(command.name, std::string(status.message()));
   if (parsed.print_config) {
     print(stdout, describe(command.settings));

@@ -75,8 +75,8 @@ int report_input(std::string_view command, const Status& status);
 
 // Parses the line, resolves the settings (flag, environment, --config file, default) and runs the
 // command; or prints help, version, configuration or a one-line reason. Returns the exit status.
-// `environment` is getenv or a test's stand-in. `warnings` go to the log, once the command's check
-// has set its format.
+// `environment` is getenv or a test's stand-in. `warnings` go to the log, once the check of the
+// command has set its format.
 int run_command_line(std::span<Command> commands, int count, const char* const* arguments,
                      const std::function<const char*(const char*)>& environment,
                      std::span<const std::string> warnings = {});

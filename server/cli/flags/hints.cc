@@ -12,13 +12,12 @@ namespace {
 
 // Variables that set something other than a command's flag: the configuration file, two folders
 // (offload/config_files.h, offload/model_source.h), what builds and tests are told.
-constexpr std::string_view kNotFlags[] = {"SPILLWAY_CONFIG",          "SPILLWAY_CONFIGS",
-                                          "SPILLWAY_CACHE",           "SPILLWAY_CUDA",
-                                          "SPILLWAY_TEST_CUDA",       "SPILLWAY_CUDA_TESTS",
-                                          "SPILLWAY_PROGRAM",         "SPILLWAY_SOURCE",
-                                          "SPILLWAY_BINARY",          "SPILLWAY_WERROR",
-                                          "SPILLWAY_TEST_SEED",       "SPILLWAY_EMULATION_SEED",
-                                          "SPILLWAY_SANITIZER_FLAGS", "SPILLWAY_PTXAS_VERBOSE"};
+constexpr std::string_view kNotFlags[] = {
+    "SPILLWAY_CONFIG",  "SPILLWAY_CONFIGS",         "SPILLWAY_CACHE",
+    "SPILLWAY_CUDA",    "SPILLWAY_TEST_CUDA",       "SPILLWAY_CUDA_TESTS",
+    "SPILLWAY_PROGRAM", "SPILLWAY_SOURCE",          "SPILLWAY_BINARY",
+    "SPILLWAY_WERROR",  "SPILLWAY_TEST_SEED",       "SPILLWAY_EMULATION_SEED",
+    "SPILLWAY_SHARED",  "SPILLWAY_SANITIZER_FLAGS", "SPILLWAY_PTXAS_VERBOSE"};
 
 // Levenshtein distance.
 size_t edits(std::string_view a, std::string_view b) {

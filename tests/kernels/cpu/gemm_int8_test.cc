@@ -95,14 +95,14 @@ std::vector<float> tile(const cpu::Int8Bodies& bodies, const std::vector<std::by
   panels.kept = how == How::kKept;
   test::TakenParts taken(out, rows);
   const auto take = [&](auto... part) { taken(part...); };
-  bodies.multiply(format, strips, rows, columns, panels, out, cpu::TileTaker::of(take));
+  const std::vector<std::byte> memory(1 << 15);  // Where outputs would go
+  bodies.multiply(format, strips, rows, columns, panels, out,
+                  cpu::TileTaker::of(take, {memory.data(), 256, 4, cpu::kGemmColumns}));
   taken.check(1);
-  if (panels.kept) {  // The next block takes what this one left, and writes to another place.
+  if (panels.kept) {  // The next block takes what this one left.
     const std::vector<float> before = taken.values();
     panels.filled = true;
-    const std::vector<std::byte> memory(1 << 16);
-    bodies.multiply(format, strips, rows, columns, panels, out,
-                    cpu::TileTaker::of(take, {memory.data(), 256, 4}));
+    bodies.multiply(format, strips, rows, columns, panels, out, cpu::TileTaker::of(take));
     taken.check(2);
     CHECK(std::memcmp(before.data(), taken.values().data(), before.size() * sizeof(float)) == 0);
   }

@@ -26,10 +26,12 @@ using test::random_floats;
 template <class Multiply>
 void check_parts(int64_t rows, const Multiply& multiply) {
   alignas(64) float tile[cpu::kGemmRowsMax * cpu::kGemmColumns];
-  const std::vector<std::byte> memory(1 << 16);
+  const std::vector<std::byte> memory(1 << 19);
   std::vector<float> first;
-  const cpu::TileOutputs somewhere[] = {
-      {}, {memory.data(), 256, 4}, {memory.data() + 2, 130, 2}, {memory.data(), 1 << 12, 4}};
+  const cpu::TileOutputs somewhere[] = {{},
+                                        {memory.data(), 256, 4, 64},
+                                        {memory.data() + 2, 130, 2, 50},
+                                        {memory.data(), 1 << 12, 4, 1}};
   for (const cpu::TileOutputs& outputs : somewhere) {
     std::memset(tile, 0xff, sizeof(tile));
     test::TakenParts taken(tile, rows);
@@ -38,6 +40,36 @@ void check_parts(int64_t rows, const Multiply& multiply) {
     taken.check(1);
     if (first.empty()) first = taken.values();
     CHECK(first == taken.values());
+  }
+}
+
+TEST_CASE(
+    "each row of a strip is asked for once, the last ones of a whole strip with the last stretch") {
+  const int64_t strip_rows = GENERATE(1, 4, 6, 12, 14);
+  const int64_t stretches = GENERATE(1, 2, 5, 8, 11, 12, 13, 40);
+  const std::byte somewhere{};
+  const cpu::OutputsAhead ahead({&somewhere, 256, 4, 64}, strip_rows, stretches);
+  for (int64_t height = 1; height <= strip_rows; ++height) {
+    int64_t asked = 0;
+    for (int64_t stretch = 0; stretch < stretches; ++stretch) {
+      const auto rows = ahead.rows(stretch, height);
+      if (rows.begin == rows.end) continue;
+      CHECK(rows.begin == asked);
+      CHECK(rows.end > rows.begin);
+      asked = rows.end;
+    }
+    CHECK(asked == height);
+  }
+  const auto last = ahead.rows(stretches - 1, strip_rows);
+  CHECK(last.end == strip_rows);
+  CHECK(last.begin < last.end);
+}
+
+TEST_CASE("nothing is asked for where nobody says where outputs go") {
+  const cpu::OutputsAhead nobody({}, 12, 3);
+  for (int64_t stretch = 0; stretch < 3; ++stretch) {
+    const auto rows = nobody.rows(stretch, 12);
+    CHECK(rows.begin == rows.end);
   }
 }
 

@@ -315,6 +315,9 @@ TEST_CASE("variables of the environment that set nothing are found") {
                                      "SPILLWAY_PORT_8000_TCP_ADDR=10.0.0.1",
                                      "PROT=1",
                                      "SPILLWAY_CACHE",
+                                     "SPILLWAY_SANITIZER_FLAGS=-g0",
+                                     "SPILLWAY_PTXAS_VERBOSE=ON",
+                                     "SPILLWAY_SHARED=/data",
                                      nullptr};
   CHECK(unknown_variables(commands, environment) ==
         std::vector<std::string>{

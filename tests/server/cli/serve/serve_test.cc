@@ -271,7 +271,11 @@ TEST_CASE("what is said of the environment has the format of the log") {
   CHECK(line["message"] == warnings[0]);
   CHECK(line["level"] == "warning");
   CHECK_THAT(first_line({"--port", "0"}), Catch::EndsWith("[warning] " + warnings[0]));
+  const auto error = first_line({"--port", "0", "--log-format", "json", "--log-level", "error"});
+  CHECK_THAT(error, !Catch::Contains(warnings[0]));  // Less than that is not wanted.
   // Also where the command does not run.
+  CHECK_THAT(first_line({"--port", "0", "--print-config"}),
+             Catch::EndsWith("[warning] " + warnings[0]));
   CHECK_THAT(first_line({"--prot", "0"}), Catch::EndsWith("[warning] " + warnings[0]));
   CHECK_THAT(first_line({"--port", "none"}), Catch::EndsWith("[warning] " + warnings[0]));
 }
