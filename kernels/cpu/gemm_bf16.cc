@@ -127,8 +127,8 @@ void multiply_pairs(const Bf16Strips& a, int64_t rows, int64_t columns, const ui
   const int64_t stretch = tall ? kDepth : all;
   const int panels = tall ? kTallPanels : kKernels.of[rows - 1].alone_panels;
   const int64_t stretches = (all + stretch - 1) / stretch;
-  const OutputsAhead outputs(taker == nullptr ? TileOutputs{} : taker->outputs, kBf16StripRows,
-                             stretches);
+  const OutputsAhead outputs(taker == nullptr || !tall ? TileOutputs{} : taker->outputs,
+                             kBf16StripRows, stretches);
   for (int64_t at = 0; at < stretches; ++at) {
     const int64_t k = at * stretch, depth = std::min(stretch, all - k);
     for (int64_t panel = 0; panel < kTilePanels; panel += panels) {
@@ -142,7 +142,7 @@ void multiply_pairs(const Bf16Strips& a, int64_t rows, int64_t columns, const ui
         const StripKernels& kernels = kKernels.of[height - 1];
         const Kernel run = tall ? kernels.beside : kernels.alone;
         const Ahead ahead{w + next * kPanel, tall ? strips.count() : all + 1, s};
-        if (tall) outputs.ask(at, row, height, panel * kPanel, panels * kPanel);
+        outputs.ask(at, row, height, panel * kPanel, panels * kPanel);
         run(a.bf16_pairs + row * pair_columns(columns) + k * height, w + (panel * all + k) * kPanel,
             all, depth, accumulate || k > 0, ahead, c + row * kGemmColumns + panel * kPanel);
         if (taker != nullptr && at + 1 == stretches) {

@@ -292,8 +292,8 @@ void run_strips_widened(const float* packed_a, const Strips& strips, int64_t col
 #endif
 
 void MultiplyTile(const float* packed_a, int64_t rows, int64_t columns, Format format,
-                  const std::byte* panels, bool accumulate, float* c, const TileTaker& taker) {
-  if (!accumulate) std::fill(c, c + rows * kGemmColumns, 0.0f);
+                  const std::byte* panels, float* c, const TileTaker& taker) {
+  std::fill(c, c + rows * kGemmColumns, 0.0f);
   const int64_t padded = padded_columns(MatrixLayout::kPanels16, format, columns);
   const TileWeights weights{panels, format, padded};
   const Strips strips(rows, kStripRows);
@@ -362,13 +362,12 @@ void pack_strips(const float* a, int64_t stride, int64_t rows, int64_t columns, 
 }
 
 void multiply_tile(const float* packed_a, int64_t rows, int64_t columns, Format format,
-                   const std::byte* panels, bool accumulate, float* c, const TileTaker& taker) {
+                   const std::byte* panels, float* c, const TileTaker& taker) {
   if (is_quantized(format)) {
-    SPILLWAY_CHECK(!accumulate);
     multiply_quantized_tile(packed_a, rows, columns, format, panels, c);
     return taker.take(0, rows, 0, kGemmColumns);
   }
-  HWY_DYNAMIC_DISPATCH(MultiplyTile)(packed_a, rows, columns, format, panels, accumulate, c, taker);
+  HWY_DYNAMIC_DISPATCH(MultiplyTile)(packed_a, rows, columns, format, panels, c, taker);
 }
 
 }  // namespace spillway::cpu

@@ -31,11 +31,11 @@ void pack_strip(const float* a, int64_t stride, int64_t height, int64_t columns,
 // Packs all of Strips(rows, gemm_strip_rows()), one after the other.
 void pack_strips(const float* a, int64_t stride, int64_t rows, int64_t columns, float* packed);
 
-// c[rows, 64] = (or += with `accumulate`) a[rows, columns], in Strips(rows, gemm_strip_rows()),
+// c[rows, 64] = a[rows, columns], in Strips(rows, gemm_strip_rows()),
 // times four neighbouring panels; `taker` is told which rows and columns of `c` are finished.
 // `columns` is the true number of inputs. REQUIRES: rows <= kGemmRowsMax; c has 64 floats a row,
-// 64-byte aligned; no `accumulate` with quantised weights.
+// 64-byte aligned.
 void multiply_tile(const float* packed_a, int64_t rows, int64_t columns, Format format,
-                   const std::byte* panels, bool accumulate, float* c, const TileTaker& taker);
+                   const std::byte* panels, float* c, const TileTaker& taker);
 
 }  // namespace spillway::cpu

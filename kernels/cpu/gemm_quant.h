@@ -11,7 +11,7 @@
 
 namespace spillway::cpu {
 
-// multiply_tile() with panels of a quantised format, without `accumulate`.
+// multiply_tile() with panels of a quantised format.
 void multiply_quantized_tile(const float* packed_a, int64_t rows, int64_t columns, Format format,
                              const std::byte* panels, float* c);
 

@@ -6,6 +6,9 @@
 // Packing: pack() takes the columns [column, column + strip.columns) of a strip of Strips(rows of
 // the block, strip_rows()) that begins at row `first` of the pass. Columns come in parts of a
 // multiple of kStretch (kernels/input_hadamard.h), the last one with what is left.
+//
+// Multiplying: multiply() fills rows of a tile of 64 outputs, and hands its parts to the taker as
+// they are finished.
 #pragma once
 
 #include <algorithm>
@@ -67,7 +70,7 @@ class F32Matmul {
   }
   void multiply(int64_t row, int64_t rows, Format format, const std::byte* panels, bool /*again*/,
                 float* tile, const TileTaker& taker) const {
-    multiply_tile(packed_ + row * columns_, rows, columns_, format, panels, false, tile, taker);
+    multiply_tile(packed_ + row * columns_, rows, columns_, format, panels, tile, taker);
   }
 
  private:

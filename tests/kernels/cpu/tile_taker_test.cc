@@ -85,8 +85,8 @@ TEST_CASE("products in float32 hand out each part of a tile once, when it is fin
     std::vector<float> packed(in.size());
     cpu::pack_strips(in.data(), columns, rows, columns, packed.data());
     check_parts(rows, [&](float* tile, const cpu::TileTaker& taker) {
-      cpu::multiply_tile(packed.data(), rows, columns, format, w.matrix().slabs[0].data, false,
-                         tile, taker);
+      cpu::multiply_tile(packed.data(), rows, columns, format, w.matrix().slabs[0].data, tile,
+                         taker);
     });
   });
 }
