@@ -136,15 +136,13 @@ struct Ahead {
   }
 };
 
-// A strip by a stretch.
-struct StretchArgs {
-  const float* a;       // The strip's k of this stretch
+// A stretch, as all strips are multiplied by it.
+struct Stretch {
   const std::byte* w;   // The first panel's k of this stretch, in 2 bytes a number
   int64_t panel_bytes;  // From a panel to the next
   int64_t depth;
-  float* wide;  // [kWidenPanels][kWidenDepth][16]: the stretch in float32
-  float* c;
-  Ahead weights, rows;
+  float* wide;                      // [kWidenPanels][kWidenDepth][16]: the stretch in float32
+  int64_t weights_step, rows_step;  // Bytes a k of what is asked for
 };
 
 constexpr int64_t kWidePanel = kWidenDepth * kPanel;  // Numbers
@@ -165,49 +163,56 @@ HWY_INLINE void store_panel(const V* HWY_RESTRICT b, float* HWY_RESTRICT to) {
 
 // One k after the other: load(p, k, b) gives the weights of panel p.
 template <int kRows, class Load>
-HWY_INLINE void by_each_k(const StretchArgs& args, const Load& load) {
-  Ahead weights = args.weights, rows = args.rows;
+HWY_INLINE void by_each_k(const Stretch& in, const float* a, float* c, const std::byte* weights_at,
+                          const std::byte* rows_at, const Load& load) {
+  Ahead weights{weights_at, in.weights_step}, rows{rows_at, in.rows_step};
+  const int64_t depth = in.depth;
   Sums<kRows, kWidenPanels> sums;
-  sums.load(args.c);
-  for (int64_t k = 0; k < args.depth; ++k) {
-    ask_ahead(args.a + k * kRows, kRows, weights, rows);
+  sums.load(c);
+  for (int64_t k = 0; k < depth; ++k) {
+    ask_ahead(a + k * kRows, kRows, weights, rows);
+    __builtin_prefetch(c + kRows * kGemmColumns + k * 4);
     add_panels(
-        args.a + k * kRows, [&](int p, V* HWY_RESTRICT b) { load(p, k, b); }, sums);
+        a + k * kRows, [&](int p, V* HWY_RESTRICT b) { load(p, k, b); }, sums);
   }
-  sums.store(args.c);
+  sums.store(c);
 }
 
 template <int kRows>
-void multiply_strip(const StretchArgs& args) {
-  by_each_k<kRows>(args, [&](int p, int64_t k, V* HWY_RESTRICT b) {
-    load_weights(args.wide + p * kWidePanel + k * kPanel, b);
+void multiply_strip(const Stretch& in, const float* a, float* c, const std::byte* weights,
+                    const std::byte* rows) {
+  const float* const wide = in.wide;
+  by_each_k<kRows>(in, a, c, weights, rows, [&](int p, int64_t k, V* HWY_RESTRICT b) {
+    load_weights(wide + p * kWidePanel + k * kPanel, b);
   });
 }
 
 template <int kRows>
-void widen_strip_f16(const StretchArgs& args) {
-  by_each_k<kRows>(args, [&](int p, int64_t k, V* HWY_RESTRICT b) {
-    const auto* w = reinterpret_cast<const hwy::float16_t*>(args.w + p * args.panel_bytes);
+void widen_strip_f16(const Stretch& in, const float* a, float* c, const std::byte* weights,
+                     const std::byte* rows) {
+  by_each_k<kRows>(in, a, c, weights, rows, [&](int p, int64_t k, V* HWY_RESTRICT b) {
+    const auto* w = reinterpret_cast<const hwy::float16_t*>(in.w + p * in.panel_bytes);
     load_weights(w + k * kPanel, b);
-    store_panel(b, args.wide + p * kWidePanel + k * kPanel);
+    store_panel(b, in.wide + p * kWidePanel + k * kPanel);
   });
 }
 
 // bfloat16: as in micro_kernel().
 template <int kRows>
-void widen_strip_bf16(const StretchArgs& args) {
+void widen_strip_bf16(const Stretch& in, const float* a, float* c, const std::byte* weights_at,
+                      const std::byte* rows_at) {
   const hn::RebindToUnsigned<D> du;
   const auto high = hn::Set(du, 0xffff0000u);
-  Ahead weights = args.weights, rows = args.rows;
+  Ahead weights{weights_at, in.weights_step}, rows{rows_at, in.rows_step};
   Sums<kRows, kWidenPanels> sums;
-  sums.load(args.c);
-  for (int64_t k = 0; k < args.depth; k += 2) {
-    ask_ahead(args.a + k * kRows, kRows, weights, rows);
+  sums.load(c);
+  for (int64_t k = 0; k < in.depth; k += 2) {
+    ask_ahead(a + k * kRows, kRows, weights, rows);
     const auto bf16_pairs = [&](int p, int j) {
-      const auto* w = reinterpret_cast<const uint32_t*>(args.w + p * args.panel_bytes);
+      const auto* w = reinterpret_cast<const uint32_t*>(in.w + p * in.panel_bytes);
       return hn::LoadU(du, w + k / 2 * kPanel + j * static_cast<int>(kLanes));
     };
-    float* HWY_RESTRICT const wide = args.wide + k * kPanel;
+    float* HWY_RESTRICT const wide = in.wide + k * kPanel;
     const auto even = [&](int p, V* HWY_RESTRICT b) {
 #pragma GCC unroll 16
       for (int j = 0; j < kPanelVectors; ++j) {
@@ -222,18 +227,18 @@ void widen_strip_bf16(const StretchArgs& args) {
       }
       store_panel(b, wide + p * kWidePanel + kPanel);
     };
-    add_panels(args.a + k * kRows, even, sums);
-    if (k + 1 == args.depth) break;
-    ask_ahead(args.a + (k + 1) * kRows, kRows, weights, rows);
-    add_panels(args.a + (k + 1) * kRows, odd, sums);
+    add_panels(a + k * kRows, even, sums);
+    if (k + 1 == in.depth) break;
+    ask_ahead(a + (k + 1) * kRows, kRows, weights, rows);
+    add_panels(a + (k + 1) * kRows, odd, sums);
   }
-  sums.store(args.c);
+  sums.store(c);
 }
 
+using MultiplyStretch = void (*)(const Stretch&, const float* a, float* c,
+                                 const std::byte* weights_ahead, const std::byte* rows_ahead);
 struct StretchKernels {
-  void (*widen_f16)(const StretchArgs&);
-  void (*widen_bf16)(const StretchArgs&);
-  void (*multiply)(const StretchArgs&);
+  MultiplyStretch widen_f16, widen_bf16, multiply;
 };
 constexpr auto kStretchKernels = kernels_by_rows<kStripRows>([](auto rows) -> StretchKernels {
   constexpr int kRows = decltype(rows)::value;
@@ -261,29 +266,36 @@ void run_strips_widened(const float* packed_a, const Strips& strips, int64_t col
       const bool last = panel + kWidenPanels == kGemmColumns / kPanel;
       const std::byte* next = stretch(k, panel + kWidenPanels);
       if (last && at + 1 < stretches) next = stretch(k + depth, 0);
-      for (int64_t s = 0; s < strips.count(); ++s) {
-        const int64_t row = strips.first(s), height = strips.height(s);
-        const float* const a = packed_a + row * columns + k * height;
-        float* const target = c + row * kGemmColumns + panel * kPanel;
-        const Ahead nothing{reinterpret_cast<const std::byte*>(target), 0};  // Has just been used.
-        const StretchArgs args{
-            .a = a,
-            .w = stretch(k, panel),
-            .panel_bytes = panel_bytes,
-            .depth = depth,
-            .wide = wide,
-            .c = target,
-            .weights = s < kWidenPanels ? Ahead{next + s * panel_bytes, kPanel * 2} : nothing,
-            .rows = last ? Ahead{reinterpret_cast<const std::byte*>(a + depth * height),
-                                 height * static_cast<int64_t>(sizeof(float))}
-                         : nothing};
-        outputs.ask(at, row, height, panel * kPanel, kWidenPanels * kPanel);
+      const Stretch silent{.w = stretch(k, panel),
+                           .panel_bytes = panel_bytes,
+                           .depth = depth,
+                           .wide = wide,
+                           .weights_step = 0,
+                           .rows_step = last ? kStripRows * int64_t{sizeof(float)} : 0};
+      Stretch asking = silent;
+      asking.weights_step = kPanel * 2;
+      for (int64_t s = 0; s < strips.count();) {
+        const int64_t height = strips.height(s), end = strips.end_of_height(s);
         const StretchKernels& kernels = kStretchKernels.of[height - 1];
-        (s > 0                             ? kernels.multiply
-         : weights.format == Format::kBF16 ? kernels.widen_bf16
-                                           : kernels.widen_f16)(args);
-        if (at + 1 == stretches) {
-          taker.take(row, height, panel * kPanel, kWidenPanels * kPanel);
+        int64_t row = strips.first(s);
+        const float* a = packed_a + row * columns + k * height;
+        float* target = c + row * kGemmColumns + panel * kPanel;
+        for (; s < end; ++s) {
+          outputs.ask(at, row, height, panel * kPanel, kWidenPanels * kPanel);
+          const MultiplyStretch multiply = s > 0                             ? kernels.multiply
+                                           : weights.format == Format::kBF16 ? kernels.widen_bf16
+                                                                             : kernels.widen_f16;
+          const auto* const used = reinterpret_cast<const std::byte*>(target);
+          const auto* const rows = reinterpret_cast<const std::byte*>(a + depth * height);
+          const bool asks = s < kWidenPanels;
+          multiply(asks ? asking : silent, a, target, asks ? next : used, last ? rows : used);
+          if (at + 1 == stretches) {
+            taker.take(row, height, panel * kPanel, kWidenPanels * kPanel);
+          }
+          next += panel_bytes;
+          row += height;
+          a += height * columns;
+          target += height * kGemmColumns;
         }
       }
     }

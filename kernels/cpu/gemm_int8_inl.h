@@ -268,52 +268,161 @@ struct Block {
   int64_t groups;     // Of all inputs
   int64_t stretches;  // Of all inputs
 
+  // Activations of so many rows, all inputs.
+  int64_t quads_of(int64_t rows) const { return rows * groups * kGroupQuads<kOf>; }
+  int64_t scales_of(int64_t rows) const { return rows * stretches * kStretchScales<kOf>; }
+
   // Activations of a strip from a stretch on.
   Int8Strips from(int64_t strip, int64_t stretch) const {
     const int64_t row = strips.first(strip), height = strips.height(strip);
-    return {a.quads + row * groups * kGroupQuads<kOf> + stretch * kStretchQuads * height,
-            a.scales + (row * stretches + stretch * height) * kStretchScales<kOf>};
+    return {a.quads + quads_of(row) + stretch * kStretchQuads * height,
+            a.scales + scales_of(row) + stretch * height * kStretchScales<kOf>};
   }
 };
 
-// One stretch of a pair of expanded panels, from `panel` on, 8 KiB, which stay in the L1 cache for
-// all strips. What is expanded next is at `next`, null: nothing.
+// A strip of a block on its way through the stretches. From call to call pointers are moved, not
+// computed: a core begins with the next products only when these are known, and has room for few
+// instructions that wait.
+struct StripAt {
+  const uint32_t* quads;  // Of the next stretch
+  const float* scales;
+  int64_t quads_step, scales_step;
+  float* c;  // Of the panels
+  int64_t row, height;
+  MultiplyStretch middle, last;  // For all stretches but the last one, and for that
+};
+
+// All of them. `asks`: the first ones ask for weights.
 template <Format kOf>
-void multiply_expanded(const Block<kOf>& block, int64_t stretch, int64_t count,
-                       const ExpandedPair& pair, const PanelGroup<kOf>* next, int64_t panel,
-                       float* c, const OutputsAhead& outputs, const TileTaker& taker) {
-  constexpr auto kGroupBytes = static_cast<int64_t>(sizeof(PanelGroup<kOf>));
-  const int64_t strips = block.strips.count();
-  for (int64_t s = 0; s < strips; ++s) {
-    const Int8Strips a = block.from(s, stretch);
-    const int64_t row = block.strips.first(s), height = block.strips.height(s);
-    float* const to = c + row * kGemmColumns + panel * kPanelOutputs;
-    outputs.ask(stretch, row, height, panel * kPanelOutputs, kPair * kPanelOutputs);
-    Operands in{.quads = a.quads,
-                .starts = reinterpret_cast<const int32_t*>(a.scales + height),
-                .count = count,
-                .w = nullptr,
-                .apart = sizeof(pair.bytes[0]),
-                .ahead = {}};
-    if (next != nullptr) {
-      in.ahead = part_of(reinterpret_cast<const std::byte*>(next),
-                         kStretchGroups<kOf> * kGroupBytes, block.groups * kGroupBytes, s, strips);
-    }
-    for (int64_t p = 0; p < kPair; p += kSumPanels) {
-      in.w = pair.bytes[p];
-      float* const part = to + p * kPanelOutputs;
-      beside<Factors::kOfSums>(in.ahead, height)(in, {.scales = a.scales,
-                                                      .factors = pair.units[p],
-                                                      .factors_apart = kPanelOutputs,
-                                                      .before = part,
-                                                      .before_stride = kGemmColumns,
-                                                      .c = part});
-      if (in.ahead.at != nullptr) in.ahead.at += kSumPanels * in.ahead.apart;
-    }
-    if (stretch + 1 == block.stretches) {
-      taker.take(row, height, panel * kPanelOutputs, kPair * kPanelOutputs);
+struct StripsAt {
+  static constexpr int64_t kMost = (kGemmRowsMax + kStripRows - 1) / kStripRows;
+  StripAt at[kMost];
+  int64_t count;
+
+  StripsAt(const Block<kOf>& block, bool asks, float* c) : count(block.strips.count()) {
+    constexpr Factors kMiddle = is_grouped(kOf) ? Factors::kOfSums : Factors::kNone;
+    constexpr Factors kLast = is_grouped(kOf) ? Factors::kOfSums : Factors::kOfOutputs;
+    for (int64_t s = 0; s < count; ++s) {
+      const Int8Strips a = block.from(s, 0);
+      const int64_t row = block.strips.first(s), height = block.strips.height(s);
+      const bool asking = asks && s < kAskingStrips;
+      at[s] = {.quads = a.quads,
+               .scales = a.scales,
+               .quads_step = kStretchQuads * height,
+               .scales_step = kStretchScales<kOf> * height,
+               .c = c + row * kGemmColumns,
+               .row = row,
+               .height = height,
+               .middle = asking ? kBeside<kSumPanels, kMiddle>.of[height - 1]
+                                : kBeside<0, kMiddle>.of[height - 1],
+               .last = asking ? kBeside<kSumPanels, kLast>.of[height - 1]
+                              : kBeside<0, kLast>.of[height - 1]};
     }
   }
+  // To the next stretch.
+  void advance() {
+    for (int64_t s = 0; s < count; ++s) {
+      at[s].quads += at[s].quads_step;
+      at[s].scales += at[s].scales_step;
+    }
+  }
+};
+
+// Stretches that a strip is multiplied by before the next strip: its activations lie one behind
+// another, and its outputs stay in the L1 cache.
+constexpr int kTogether = 4;
+
+// Some stretches of kParts times kSumPanels panels, from the stretch `first` on, and the outputs
+// that they are added to: from column `column` on.
+template <int kParts>
+struct StretchesOfTile {
+  StretchPanels panels[kTogether][kParts];
+  int64_t first, count;
+  bool finishes;  // With the last stretch
+  Ahead ahead;
+  int64_t column;
+};
+
+// Multiplies all strips by some stretches.
+template <Format kOf, int kParts>
+__attribute__((noinline)) void multiply_strips(StripsAt<kOf>& strips,
+                                               const StretchesOfTile<kParts>& tile,
+                                               const OutputsAhead& outputs,
+                                               const TileTaker& taker) {
+  constexpr int64_t kFloats = kSumPanels * kPanelOutputs, kColumns = kParts * kFloats;
+  const bool asks_outputs = taker.outputs.first != nullptr;
+  const std::byte* strip_ahead = tile.ahead.next;
+  for (StripAt *strip = strips.at, *const end = strip + strips.count; strip < end; ++strip) {
+    const std::byte* ahead = strip_ahead;
+    const uint32_t* quads = strip->quads;
+    const float* scales = strip->scales;
+    float* const c = strip->c;
+    const auto multiply = [&](int64_t i, MultiplyStretch by) __attribute__((always_inline)) {
+      if (asks_outputs) {
+        outputs.ask(tile.first + i, strip->row, strip->height, tile.column, kColumns);
+      }
+      const StretchPanels* const panels = tile.panels[i];
+      const bool begins = panels->before_stride == 0;
+      by(panels[0], quads, scales, ahead, begins ? kNoOutputs : c, c);
+      if constexpr (kParts == 2) {
+        by(panels[1], quads, scales, ahead + kSumPanels * panels->ahead_apart,
+           begins ? kNoOutputs : c + kFloats, c + kFloats);
+      }
+      quads += strip->quads_step;
+      scales += strip->scales_step;
+      ahead += kStretchQuads * panels->ahead_step;
+    };
+    // Without a loop, whose end no core foresees after so many steps of the kernels' loops.
+    const auto all = [&](auto count) __attribute__((always_inline)) {
+#pragma GCC unroll 8
+      for (int i = 0; i + 1 < decltype(count)::value; ++i) multiply(i, strip->middle);
+      multiply(decltype(count)::value - 1, tile.finishes ? strip->last : strip->middle);
+    };
+    static_assert(kTogether == 4);
+    if (tile.count == 4) {
+      all(std::integral_constant<int, 4>());
+    } else if (tile.count == 3) {
+      all(std::integral_constant<int, 3>());
+    } else if (tile.count == 2) {
+      all(std::integral_constant<int, 2>());
+    } else {
+      all(std::integral_constant<int, 1>());
+    }
+    strip->quads = quads;
+    strip->scales = scales;
+    if (tile.finishes) taker.take(strip->row, strip->height, tile.column, kColumns);
+    strip_ahead += tile.ahead.strip_bytes;
+  }
+}
+
+// One stretch of a pair of expanded panels, 8 KiB, from column `column` on. What is expanded next
+// is at `next`, null: nothing.
+template <Format kOf>
+void multiply_expanded(const Block<kOf>& block, StripsAt<kOf>& strips, int64_t stretch,
+                       int64_t count, const ExpandedPair& pair, const PanelGroup<kOf>* next,
+                       int64_t column, const OutputsAhead& outputs, const TileTaker& taker) {
+  constexpr auto kGroupBytes = static_cast<int64_t>(sizeof(PanelGroup<kOf>));
+  constexpr int kParts = kPair / kSumPanels;
+  StretchesOfTile<kParts> tile;
+  tile.first = stretch;
+  tile.count = 1;
+  tile.finishes = stretch + 1 == block.stretches;
+  tile.column = column;
+  if (next != nullptr) {
+    tile.ahead = Ahead(reinterpret_cast<const std::byte*>(next), kStretchGroups<kOf> * kGroupBytes,
+                       1, strips.count);
+  }
+  for (int part = 0; part < kParts; ++part) {
+    tile.panels[0][part] = {.bytes = pair.bytes[part * kSumPanels],
+                            .apart = sizeof(pair.bytes[0]),
+                            .count = count,
+                            .ahead_apart = next == nullptr ? 0 : block.groups * kGroupBytes,
+                            .ahead_step = tile.ahead.step,
+                            .factors = pair.units[part * kSumPanels],
+                            .factors_apart = kPanelOutputs,
+                            .before_stride = stretch == 0 ? 0 : kGemmColumns};
+  }
+  multiply_strips<kOf, kParts>(strips, tile, outputs, taker);
 }
 
 // Panels `panel` to `end`, `count` groups from those of a stretch on.
@@ -349,6 +458,7 @@ void multiply_of(const Int8Strips& a, int64_t rows, int64_t columns, const Int8P
   }
   ExpandedPair* pair = panels.expanded;
   for (int64_t panel = 0; panel < kTilePanels; panel += kPair) {
+    StripsAt<kOf> at(block, !panels.filled, c + panel * kPanelOutputs);
     for (int64_t stretch = 0; stretch < stretches; ++stretch) {
       const int64_t first = stretch * kStretchGroups<kOf>;
       const int64_t count = std::min(kStretchGroups<kOf>, groups - first);
@@ -361,10 +471,11 @@ void multiply_of(const Int8Strips& a, int64_t rows, int64_t columns, const Int8P
           next = stretch + 1 < stretches ? w + panel * groups + first + kStretchGroups<kOf>
                                          : w + (panel + kPair) * groups;
         }
-        multiply_expanded(block, stretch, count * kGroupQuads<kOf>, *pair, next, panel, c, outputs,
-                          taker);
+        multiply_expanded(block, at, stretch, count * kGroupQuads<kOf>, *pair, next,
+                          panel * kPanelOutputs, outputs, taker);
       } else {
         multiply_fused(block, stretch, count, w, panel, panel + kPair, c);
+        at.advance();
         if (stretch + 1 == stretches) {
           taker.take(0, rows, panel * kPanelOutputs, kPair * kPanelOutputs);
         }
@@ -374,54 +485,72 @@ void multiply_of(const Int8Strips& a, int64_t rows, int64_t columns, const Int8P
   }
 }
 
+// The only strip of a block.
+inline void multiply_alone(StripAt& strip, const FewRows& kernels, const StretchesOfTile<1>& tile) {
+  for (int64_t i = 0; i < tile.count; ++i) {
+    const StretchPanels& panels = tile.panels[i][0];
+    const bool last = tile.finishes && i + 1 == tile.count;
+    (last ? kernels.last : kernels.middle)(
+        panels, strip.quads, strip.scales, tile.ahead.next + i * kStretchQuads * tile.ahead.step,
+        panels.before_stride == 0 ? kNoOutputs : strip.c, strip.c);
+    strip.quads += strip.quads_step;
+    strip.scales += strip.scales_step;
+  }
+}
+
 // Weights of 8 bits with one scale a row, which are the bytes of the tile as they are stored.
 inline void multiply_q8(const Int8Strips& a, int64_t rows, int64_t columns,
                         const Int8Panels& panels, float* c, const TileTaker& taker) {
   constexpr Format kOf = Format::kQ8;
+  constexpr int64_t kStretchBytes = kStretchQuads * kQuadBytes;  // Of a panel
   const int64_t quads = int8_quads(kOf, columns);
   const int64_t stretches = (quads + kStretchQuads - 1) / kStretchQuads;
   const auto apart = static_cast<int64_t>(q8_panel_bytes(columns));
-  const std::byte* const codes = panels.packed + kQ8ScaleBytes;
   const Strips strips(rows, kStripRows);
   const Block<kOf> block{a, strips, quads / kGroupQuads<kOf>, stretches};
   const bool alone = strips.count() == 1;
-  const int taken = alone ? kFewRows.of[rows - 1].panels : kSumPanels;
-  const OutputsAhead outputs(alone ? TileOutputs{} : taker.outputs, kStripRows, stretches);
+  const FewRows& few = kFewRows.of[strips.height(0) - 1];
+  const int taken = alone ? few.panels : kSumPanels;
+  const OutputsAhead outputs(taker.outputs, kStripRows, stretches);
+  // Few strips wait for memory, and want weights from the L1 cache and early.
+  const int64_t together = strips.count() <= kAskingStrips ? 1 : kTogether;
+  const int64_t groups = (stretches + together - 1) / together;
+  StretchesOfTile<1> tile;
   for (int64_t panel = 0; panel < kTilePanels; panel += taken) {
-    for (int64_t stretch = 0; stretch < stretches; ++stretch) {
-      const int64_t first = stretch * kStretchQuads, count = std::min(kStretchQuads, quads - first);
-      const bool last = stretch + 1 == stretches;
-      for (int64_t s = 0; s < strips.count(); ++s) {
-        const Int8Strips from = block.from(s, stretch);
-        const int64_t row = strips.first(s), height = strips.height(s);
-        const std::byte* const w = codes + panel * apart + first * kQuadBytes;
+    const std::byte* const packed = panels.packed + panel * apart;
+    const std::byte* const codes = packed + kQ8ScaleBytes;
+    StripsAt<kOf> at(block, !panels.filled, c + panel * kPanelOutputs);
+    tile.column = panel * kPanelOutputs;
+    tile.first = 0;
+    for (int64_t group = 0; group < groups; ++group, tile.first += tile.count) {
+      // Groups are as even as possible.
+      tile.count = (stretches - tile.first) / (groups - group);
+      tile.finishes = group + 1 == groups;
+      if (!panels.filled) {
+        const int64_t end = tile.first + tile.count, left = groups - group - 1;
         const std::byte* const next =
-            last ? codes + (panel + taken) * apart : w + kStretchQuads * kQuadBytes;
-        Operands in{.quads = from.quads,
-                    .starts = reinterpret_cast<const int32_t*>(from.scales + height),
-                    .count = count,
-                    .w = w,
-                    .apart = apart,
-                    .ahead = {}};
-        if (!panels.filled) {
-          in.ahead = part_of(next, kStretchQuads * kQuadBytes, apart, s, strips.count());
-        }
-        outputs.ask(stretch, row, height, panel * kPanelOutputs, taken * kPanelOutputs);
-        const MultiplyStretch run =
-            alone  ? last ? kFewRows.of[rows - 1].last : kFewRows.of[rows - 1].middle
-            : last ? beside<Factors::kOfOutputs>(in.ahead, height)
-                   : beside<Factors::kNone>(in.ahead, height);
-        float* const to = c + row * kGemmColumns + panel * kPanelOutputs;
-        const bool begins = stretch == 0;
-        run(in, {.scales = from.scales,
-                 .factors = reinterpret_cast<const float*>(panels.packed + panel * apart),
-                 .factors_apart = apart / static_cast<int64_t>(sizeof(float)),
-                 .before = begins ? kNoOutputs : to,
-                 .before_stride = begins ? 0 : kGemmColumns,
-                 .c = to});
-        if (last) taker.take(row, height, panel * kPanelOutputs, taken * kPanelOutputs);
+            left > 0 ? codes + end * kStretchBytes : codes + taken * apart;
+        const int64_t then = left > 0 ? (stretches - end) / left : stretches / groups;
+        tile.ahead = Ahead(next, then * kStretchBytes, tile.count, strips.count());
+      }
+      for (int64_t i = 0; i < tile.count; ++i) {
+        const int64_t stretch = tile.first + i;
+        tile.panels[i][0] = {.bytes = codes + stretch * kStretchBytes,
+                             .apart = apart,
+                             .count = std::min(kStretchQuads, quads - stretch * kStretchQuads),
+                             .ahead_apart = apart,
+                             .ahead_step = tile.ahead.step,
+                             .factors = reinterpret_cast<const float*>(packed),
+                             .factors_apart = apart / static_cast<int64_t>(sizeof(float)),
+                             .before_stride = stretch == 0 ? 0 : kGemmColumns};
+      }
+      if (alone) {
+        multiply_alone(at.at[0], few, tile);
+      } else {
+        multiply_strips(at, tile, outputs, taker);
       }
     }
+    if (alone) taker.take(0, rows, tile.column, taken * kPanelOutputs);
   }
 }
 

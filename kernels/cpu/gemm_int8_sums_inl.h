@@ -2,32 +2,21 @@
 // inputs of some panels, summed in integers and added to outputs.
 #ifdef SPILLWAY_INT8_BODIES
 
-// What a strip asks memory for while it is multiplied: of panels that are `apart` bytes apart, from
-// `at` on, `step` bytes with each quad. Lines that are asked for twice cost next to nothing.
+// What the strips of a block ask memory for while they are multiplied by some stretches: the next
+// `bytes` of each panel. Memory gives little at once, and a core waits for all that it asked for:
+// so the first few strips share, each `step` bytes with each quad. Lines that are asked for twice
+// cost next to nothing.
+constexpr int64_t kAskingStrips = 4;
 struct Ahead {
-  const std::byte* at = nullptr;  // Null: nothing
-  int64_t apart = 0, step = 0;
-};
+  const std::byte* next = nullptr;  // Of the first panel
+  int64_t strip_bytes = 0, step = 0;
 
-// The part of a strip in the `bytes` of each panel's next stretch. Memory gives little at once, and
-// a core waits for all that it asked for: so a few strips share.
-inline Ahead part_of(const std::byte* next, int64_t bytes, int64_t apart, int64_t strip,
-                     int64_t strips) {
-  constexpr int64_t kStripsMax = 4;
-  const int64_t parts = std::min(strips, kStripsMax);
-  if (strip >= parts) return {};
-  return {next + bytes * strip / parts, apart, (bytes / kStretchQuads + parts - 1) / parts};
-}
-
-// A strip's rows by a stretch: `count` quads of activations, at least one, and those of panels of
-// bytes that are `apart` bytes apart.
-struct Operands {
-  const uint32_t* quads;  // [quad][row]
-  const int32_t* starts;  // Of the rows' sums
-  int64_t count;
-  const std::byte* w;
-  int64_t apart;
-  Ahead ahead;
+  Ahead() = default;
+  Ahead(const std::byte* from, int64_t bytes, int64_t stretches, int64_t strips)
+      : next(from), strip_bytes(bytes / std::min(strips, kAskingStrips)) {
+    const int64_t quads = stretches * kStretchQuads;
+    step = (strip_bytes + quads - 1) / quads;
+  }
 };
 
 // What is done with sums before they are added to outputs, or after: those of expanded panels are
@@ -35,42 +24,50 @@ struct Operands {
 // is added, by that scale.
 enum class Factors { kNone, kOfSums, kOfOutputs };
 
-// Where sums are added.
-struct Target {
-  const float* scales;   // Of rows
-  const float* factors;  // Of outputs, of panels that are so many floats apart
+// Some panels of a stretch of inputs, as all strips are multiplied by them.
+struct StretchPanels {
+  const std::byte* bytes;  // Of the first; the next one is `apart` bytes on
+  int64_t apart;
+  int64_t count;                    // Of quads, at least one
+  int64_t ahead_apart, ahead_step;  // Of what is asked for: from panel to panel, with each quad
+  const float* factors;  // Of outputs; those of the next panel are `factors_apart` floats on
   int64_t factors_apart;
-  const float* before;  // Outputs until now, `before_stride` floats a row
-  int64_t before_stride;
-  float* c;  // [row][kGemmColumns]
+  int64_t before_stride;  // Floats from row to row of the outputs until now
 };
 
 // Outputs before their first stretch.
 alignas(64) constexpr float kNoOutputs[kGemmColumns] = {};
 
-// Adds the products of kRows rows and kPanels panels, and asks for what comes next of kAhead
-// panels. A row's sums are added to its outputs while the next row is multiplied by the last quad:
-// on their way through memory they took 4 % of the time of a loop in the L1 cache.
+// c[row][kGemmColumns] = before + the products of kRows rows, whose activations are
+// quads[quad][row], and kPanels panels; asks for what comes next of kAhead panels, from `ahead` on.
+// A row's sums are added to its outputs while the next row is multiplied by the last quad: on their
+// way through memory they took 4 % of the time of a loop in the L1 cache.
+//
+// A strip's own pointers come in registers. In a struct g++ 12 would put two of them into a vector,
+// whose instructions wait until the strip before is done, and 22 of 800 cycles went by before the
+// next one's first product.
 template <int kRows, int kPanels, int kAhead, Factors kFactors>
-__attribute__((noinline)) void multiply_stretch(const Operands& in, const Target& out) {
+__attribute__((noinline)) void multiply_stretch(const StretchPanels& in, const uint32_t* quads,
+                                                const float* scales, const std::byte* ahead,
+                                                const float* before, float* c) {
   static_assert(kTilePanels % kPanels == 0 && kPanels >= kAhead);
   constexpr int kAll = kPanels * kVectors;
   const Dots dots;
-  const uint32_t* quads = in.quads;
-  const std::byte* w = in.w;
+  const std::byte* w = in.bytes;
   const int64_t apart = in.apart;
-  [[maybe_unused]] const std::byte* asked = in.ahead.at;
+  [[maybe_unused]] const std::byte* asked = ahead;
+  const auto* const starts = reinterpret_cast<const int32_t*>(scales + kRows);
   Ints sums[kRows][kAll];
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 4
-    for (int v = 0; v < kAll; ++v) sums[i][v] = start(in.starts[i]);
+    for (int v = 0; v < kAll; ++v) sums[i][v] = start(starts[i]);
   }
   const auto ask = [&] {
     if constexpr (kAhead > 0) {
 #pragma GCC unroll 4
-      for (int p = 0; p < kAhead; ++p) __builtin_prefetch(asked + p * in.ahead.apart, 0, 2);
-      asked += in.ahead.step;
+      for (int p = 0; p < kAhead; ++p) __builtin_prefetch(asked + p * in.ahead_apart, 0, 2);
+      asked += in.ahead_step;
     }
   };
 #pragma GCC unroll 1
@@ -101,12 +98,9 @@ __attribute__((noinline)) void multiply_stretch(const Operands& in, const Target
   for (int v = 0; v < kAll; ++v) {
     weights[v] = load_weights(dots, w + v / kVectors * apart + v % kVectors * (4 * kLanes));
   }
-  const float* const scales = out.scales;
-  const float* const factors = out.factors;
-  const int64_t factors_apart = out.factors_apart;
-  const float* before = out.before;
-  const int64_t before_stride = out.before_stride;
-  float* c = out.c;
+  const float* const factors = in.factors;
+  const int64_t factors_apart = in.factors_apart;
+  const int64_t before_stride = in.before_stride;
 #pragma GCC unroll 16
   for (int i = 0; i <= kRows; ++i) {
     if (i < kRows) {
@@ -133,7 +127,8 @@ __attribute__((noinline)) void multiply_stretch(const Operands& in, const Target
   }
 }
 
-using MultiplyStretch = void (*)(const Operands&, const Target&);
+using MultiplyStretch = void (*)(const StretchPanels&, const uint32_t* quads, const float* scales,
+                                 const std::byte* ahead, const float* before, float* c);
 
 // For a strip beside others.
 template <int kAhead, Factors kFactors>
@@ -152,11 +147,5 @@ constexpr auto kFewRows = kernels_by_rows<kStripRows>([](auto rows) {
   return FewRows{&multiply_stretch<kRows, kPanels, kPanels, Factors::kNone>,
                  &multiply_stretch<kRows, kPanels, kPanels, Factors::kOfOutputs>, kPanels};
 });
-
-template <Factors kFactors>
-MultiplyStretch beside(const Ahead& ahead, int64_t height) {
-  return ahead.at == nullptr ? kBeside<0, kFactors>.of[height - 1]
-                             : kBeside<kSumPanels, kFactors>.of[height - 1];
-}
 
 #endif  // SPILLWAY_INT8_BODIES

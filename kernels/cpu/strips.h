@@ -22,6 +22,8 @@ class Strips {
   int64_t count() const { return count_; }
   int64_t height(int64_t strip) const { return low_ + (strip < higher_ ? 1 : 0); }
   int64_t first(int64_t strip) const { return strip * low_ + std::min(strip, higher_); }
+  // The strip behind those that are as tall as this one.
+  int64_t end_of_height(int64_t strip) const { return strip < higher_ ? higher_ : count_; }
 
  private:
   int64_t count_, low_, higher_;

@@ -119,7 +119,7 @@ std::vector<float> tile(const cpu::Int8Bodies& bodies, const std::vector<std::by
 
 TEST_CASE("products by 8-bit integers agree with their definition, by every instruction set") {
   const Format format = GENERATE(Format::kQ4, Format::kQ4_1, Format::kQ8);
-  const int64_t columns = GENERATE(1, 60, 64, 130, 1100);
+  const int64_t columns = GENERATE(1, 60, 64, 130, 1100, 1900);
   const int64_t rows = GENERATE(1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 24, 31, 95, 96);
   const DType type = GENERATE(DType::kF32, DType::kBF16);
   const bool hadamard = rows % 2 == 0;
