@@ -9,6 +9,7 @@
 #include "kernels/cpu/attention_body.h"
 #include "kernels/cpu/attention_parts.h"
 #include "kernels/cpu/attention_tile.h"
+#include "kernels/cpu/attention_words.h"
 #include "kernels/cpu/cpu_ops.h"
 
 namespace spillway::cpu {
@@ -68,6 +69,8 @@ void choose_products(const CpuContext& context, const AttentionArgs& args, Promp
     view->parts = {one_part ? 1 : 2, of_bf16 ? 1 : 2};
   } else if (context.bf16_dot() && one_part) {
     view->products = PromptProducts::kBf16Pairs;
+  } else if (format == Format::kQ8 && words_head_size(args.kv.head_size) && attends_by_words()) {
+    view->products = PromptProducts::kWords;
   }
 }
 

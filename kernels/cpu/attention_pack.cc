@@ -67,6 +67,10 @@ void StoreRows(const HeadView& view, int64_t token, int64_t count, int64_t slot)
   }
 }
 
+void RoundRow(Format format, const float* from, size_t size, std::byte* to) {
+  store_kv_row(format, from, size, to);
+}
+
 // Copies a row into its lines.
 HWY_INLINE void copy_to_lines(const float* HWY_RESTRICT row, size_t depth, float* HWY_RESTRICT to) {
   const hn::CappedTag<float, kTileLine> d;
@@ -137,9 +141,19 @@ namespace spillway::cpu {
 
 HWY_EXPORT(StoreRows);
 HWY_EXPORT(PackRows);
+HWY_EXPORT(RoundRow);
 
 void store_rows(const HeadView& view, int64_t token, int64_t count, int64_t slot) {
   HWY_DYNAMIC_DISPATCH(StoreRows)(view, token, count, slot);
+}
+
+const std::byte* cache_row(const PromptView& view, bool value, int64_t key, std::byte* memory) {
+  if (key < view.cached) {
+    return view.cached_row(value, view.chunk_ring == 0 ? key : key % view.chunk_ring);
+  }
+  HWY_DYNAMIC_DISPATCH(RoundRow)
+  (view.head.kv_format, view.new_row(value, key), static_cast<size_t>(view.head.head_size), memory);
+  return memory;
 }
 
 void pack_tiles(const PromptView& view, bool values, int64_t first, int64_t end, float* scratch,

@@ -21,6 +21,10 @@ constexpr int64_t pack_scratch_floats(int64_t head_size) {
   return 2 * key_depth(head_size);
 }
 
+// A prompt's key, or its value, in the cache's format: where it lies, or rounded to `memory` of as
+// many bytes.
+const std::byte* cache_row(const PromptView& view, bool value, int64_t key, std::byte* memory);
+
 // Packs the keys, or the values, of tiles [first, end): those of positions after the last, and the
 // numbers after a head's last, are zeros.
 void pack_tiles(const PromptView& view, bool values, int64_t first, int64_t end, float* scratch,

@@ -1,6 +1,6 @@
-// Attention of prompt rows, tile by tile: in float32 or by matrix units (attention_tile.h), or with
-// both products of pairs of bf16 on the panel kernels of gemm_bf16.h (attention_bf16.h), with keys
-// and values packed as if they were weights.
+// Attention of prompt rows, tile by tile: in float32, by matrix units, or in words
+// (attention_tile.h), or with both products of pairs of bf16 on the panel kernels of gemm_bf16.h
+// (attention_bf16.h), with keys and values packed as if they were weights.
 #include <algorithm>
 #include <limits>
 #include <optional>
@@ -12,6 +12,7 @@
 #include "kernels/cpu/attention_body.h"
 #include "kernels/cpu/attention_pack.h"
 #include "kernels/cpu/attention_tile.h"
+#include "kernels/cpu/attention_words.h"
 #include "kernels/cpu/gemm_bf16.h"
 #include "kernels/cpu/gemm_f32.h"
 
@@ -266,6 +267,9 @@ class PromptPass {
     } else if (by_tiles()) {
       pack_queries(view_, first_row, rows, tile.out);
       pack_query_tiles(tile.out, rows, head_.head_size, view_.parts, pairs(tile.strips));
+    } else if (by_words()) {
+      pack_queries(view_, first_row, rows, tile.out);
+      pack_query_words(tile.out, rows, head_.head_size, words(tile.strips), steps(tile.strips));
     } else {
       pack_queries(view_, first_row, rows, tile.strips);
     }
@@ -333,6 +337,9 @@ class PromptPass {
         pack_value_tiles(lines_, head_.head_size, view_.parts.cached,
                          numbers(to + value_offset(tile - first)));
       }
+    } else if (by_words()) {
+      pack_word_tiles(view_, false, first, end, pack_scratch_, keys);
+      if (values) pack_word_tiles(view_, true, first, end, pack_scratch_, to);
     } else {
       pack_tiles(view_, false, first, end, pack_scratch_, keys);
       if (values) pack_tiles(view_, true, first, end, pack_scratch_, to);
@@ -348,16 +355,22 @@ class PromptPass {
   static const uint16_t* numbers(const float* packed) {
     return reinterpret_cast<const uint16_t*>(packed);
   }
+  static int32_t* words(float* packed) { return reinterpret_cast<int32_t*>(packed); }
+  // Of query rows as words, behind those of a whole tile
+  float* steps(float* strips) const { return strips + kTileRows * head_.head_size / 2; }
   bool in_pairs() const { return view_.products == PromptProducts::kBf16Pairs; }
   bool by_tiles() const { return view_.products == PromptProducts::kTiles; }
+  bool by_words() const { return view_.products == PromptProducts::kWords; }
   int64_t key_offset(int64_t tiles) const {
     const int64_t size = head_.head_size;
     if (by_tiles()) return tiles * kTileKeys * tile_depth(size) * view_.parts.cached / 2;
+    if (by_words()) return tiles * word_tile_floats(size);
     return tiles * kTileKeys * (in_pairs() ? key_pairs(size) : key_depth(size));
   }
   int64_t value_offset(int64_t tiles) const {
     const int64_t depth = key_depth(head_.head_size);
     if (by_tiles()) return tiles * kTileKeys * depth * view_.parts.cached / 2;
+    if (by_words()) return tiles * word_tile_floats(depth);
     return tiles * kTileKeys * (in_pairs() ? plan_.width / 2 : depth);
   }
 
@@ -371,8 +384,8 @@ class PromptPass {
   float* maxima(int64_t key_tile) const { return maxima_ + kept(key_tile) * kTileRows; }
 
   TileQueries queries(const QueryTile& tile, float* maximum, float* sum) const {
-    return {tile.rows, head_.head_size, tile.positions, tile.strips, pairs(tile.strips), maximum,
-            sum};
+    return {tile.rows,          head_.head_size,    tile.positions, tile.strips, pairs(tile.strips),
+            words(tile.strips), steps(tile.strips), maximum,        sum};
   }
 
   // exp(score - running maximum) of a key tile, and with `out` its part of the output.
@@ -391,10 +404,17 @@ class PromptPass {
     const float* const values = with_values ? values_ + value_offset(key_tile - run_) : nullptr;
     const int64_t first_key = key_tile * kTileKeys;
     if (by_tiles()) {
-      return {nullptr,       nullptr,         first_key,  view_.window,
-              numbers(keys), numbers(values), view_.parts};
+      return {.first_key = first_key,
+              .window = view_.window,
+              .key_tiles = numbers(keys),
+              .value_tiles = numbers(values),
+              .parts = view_.parts};
     }
-    return {keys, values, first_key, view_.window, nullptr, nullptr, {}};
+    if (by_words()) {
+      return {
+          .first_key = first_key, .window = view_.window, .key_words = keys, .value_words = values};
+    }
+    return {.keys = keys, .values = values, .first_key = first_key, .window = view_.window};
   }
 
   void weigh_pairs(const QueryTile& tile, int64_t key_tile, float* maximum, float* sum,

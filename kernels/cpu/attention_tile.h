@@ -9,7 +9,8 @@
 // not depend on the rows beside it: a key that it does not see has weight 0 where it is not left
 // out.
 //
-// With matrix units both products are those of attention_amx.h; all else is the same.
+// With matrix units both products are those of attention_amx.h, and over an 8-bit cache those of
+// attention_words.h; all else is the same.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +30,8 @@ struct TileQueries {
   const int32_t* positions = nullptr;  // [96]; those after the last row are as the last
   const float* packed = nullptr;       // pack_queries()
   const uint32_t* tiles = nullptr;     // pack_query_tiles() (attention_amx.h), in its place
+  const int32_t* words = nullptr;      // pack_query_words() (attention_words.h), in its place
+  const float* steps = nullptr;        // [96]: with these
   float* maximum = nullptr;            // [96]: the running maxima, of scores times log2(e)
   float* sum = nullptr;                // [96]: those of e^(score - maximum)
 };
@@ -41,16 +44,19 @@ struct TileKeys {
   int64_t window = 0;
   const uint16_t* key_tiles = nullptr;  // pack_key_tiles(), in place of `keys`
   const uint16_t* value_tiles = nullptr;
-  FactorParts parts;
+  FactorParts parts = {};
+  const float* key_words = nullptr;  // pack_word_tiles(), in place of `keys`
+  const float* value_words = nullptr;
 };
 
 // Query rows [first_row, first_row + rows) times the scale and log2(e), [96 / block][key_depth of
 // the head][block]; rows of the last vector that are not there are zeros.
 void pack_queries(const PromptView& view, int64_t first_row, int64_t rows, float* packed);
 
-// Whether this CPU has what attention by matrix units takes, and the kernels of this file are those
-// of its widest vectors.
+// Whether this CPU has what attention by matrix units takes, or by words, and the kernels of this
+// file are those of its widest vectors.
 bool attends_by_tiles();
+bool attends_by_words();
 
 // Adds a tile of keys to the running maxima, sums and outputs, [96 / block][key_depth][block].
 // weights: with `keep`, the e^(score - maximum) of all rows, for add_weights(), [96 /

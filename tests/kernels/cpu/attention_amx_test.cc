@@ -13,6 +13,7 @@
 #include "kernels/cpu/attention_tile.h"
 #include "kernels/ops.h"
 #include "tests/support/amx_emulator.h"
+#include "tests/support/prompt_attention.h"
 #include "tests/support/prompt_rows.h"
 #include "tests/support/random_data.h"
 #include "tests/support/test_devices.h"
@@ -20,7 +21,10 @@
 namespace spillway::attention_amx_test {
 namespace {
 
+using test::PromptAttention;
+using test::PromptCase;
 using test::random_floats;
+using test::worst;
 
 // Part `part` of a number.
 uint16_t part_of(float number, int part) {
@@ -77,91 +81,19 @@ TEST_CASE("keys, values and rows are packed for matrix units part by part") {
   }
 }
 
-struct Case {
-  Format format;
-  int64_t size, group, cached, keys, window;
-  cpu::FactorParts parts;
-};
-
-// Queries of a prompt, of which the first `cached` positions are computed.
-class Prompt {
- public:
-  explicit Prompt(const Case& c)
-      : rows_(c.format, c.size, c.keys), view_(rows_.with_cached(c.cached)) {
-    if (c.cached == c.keys) {  // All lie in the cache, whose last positions ask.
-      view_.position = c.keys / 2 / kKvBlockRows * kKvBlockRows;
-      view_.head.tokens = c.keys - view_.position;
-    }
-    view_.group = c.group;
-    view_.window = c.window;
-    view_.parts = c.parts;
-    view_.head.scale = 0.2f;
-    queries_ = random_floats(view_.rows() * c.size, 5);
-    view_.head.q = queries_.data();
-    // The queries of a token lie side by side; its keys and values do not.
-    if (c.group > 1) spread(c);
-    view_.head.out_stride = c.group * c.size;
-  }
-
-  // The outputs of rows in `pieces` pieces, and the scores of keys if there is one.
-  std::vector<float> attend(cpu::PromptProducts products, int64_t pieces, bool scored) {
-    view_.products = products;
-    found_.assign(queries_.size(), NAN);
-    scores_.assign(static_cast<size_t>((view_.keys() + 63) / 64 * 64), 0.0f);
-    view_.head.out = reinterpret_cast<std::byte*>(found_.data());
-    view_.head.scores = scored ? scores_.data() : nullptr;
-    const size_t bytes = cpu::prompt_scratch_bytes(view_.head.head_size, view_.keys(), scored);
-    std::vector<float> scratch(bytes / sizeof(float) + 16);
-    auto* const at =
-        reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(scratch.data()) + 63) / 64 * 64);
-    const int64_t each = (view_.rows() + pieces - 1) / pieces;
-    for (int64_t row = 0; row < view_.rows(); row += each) {
-      cpu::attend_prompt(view_, row, std::min(view_.rows(), row + each), at);
-    }
-    return found_;
-  }
-  const std::vector<float>& scores() const { return scores_; }
-
- private:
-  // Moves keys and values that are not cached to the stride of the queries.
-  void spread(const Case& c) {
-    const int64_t stride = c.group * c.size, tokens = view_.head.tokens;
-    moved_.assign(static_cast<size_t>(2 * tokens * stride), NAN);
-    for (int64_t row = 0; row < tokens; ++row) {
-      std::copy_n(view_.head.k + row * c.size, c.size, moved_.data() + row * stride);
-      std::copy_n(view_.head.v + row * c.size, c.size, moved_.data() + (tokens + row) * stride);
-    }
-    view_.head.k = moved_.data();
-    view_.head.v = moved_.data() + tokens * stride;
-    view_.head.stride = stride;
-  }
-
-  test::PromptRows rows_;
-  cpu::PromptView view_;
-  std::vector<float> queries_, moved_, found_, scores_;
-};
-
-double worst(const std::vector<float>& found, const std::vector<float>& wanted) {
-  double most = 0, off = 0;
-  for (size_t i = 0; i < wanted.size(); ++i) {
-    most = std::max(most, std::abs(double{wanted[i]}));
-    off = std::max(off, std::abs(double{found[i]} - double{wanted[i]}));
-  }
-  return off / most;
-}
-
 TEST_CASE("attention by matrix units is that of float32 products, and has one answer") {
   if (!cpu::attends_by_tiles()) return;
-  const auto c = GENERATE(
-      Case{Format::kBF16, 64, 1, 0, 100, 0, {1, 1}}, Case{Format::kBF16, 80, 2, 64, 97, 0, {2, 1}},
-      Case{Format::kBF16, 16, 3, 150, 150, 40, {1, 1}},
-      Case{Format::kF16, 5, 1, 48, 131, 1, {2, 2}},
-      Case{Format::kF16, 144, 1, 130, 130, 65, {2, 2}}, Case{Format::kQ8, 64, 4, 64, 80, 0, {2, 2}},
-      Case{Format::kQ4, 64, 1, 0, 70, 33, {2, 2}});
+  const auto c = GENERATE(PromptCase{Format::kBF16, 64, 1, 0, 100, 0, {1, 1}},
+                          PromptCase{Format::kBF16, 80, 2, 64, 97, 0, {2, 1}},
+                          PromptCase{Format::kBF16, 16, 3, 150, 150, 40, {1, 1}},
+                          PromptCase{Format::kF16, 5, 1, 48, 131, 1, {2, 2}},
+                          PromptCase{Format::kF16, 144, 1, 130, 130, 65, {2, 2}},
+                          PromptCase{Format::kQ8, 64, 4, 64, 80, 0, {2, 2}},
+                          PromptCase{Format::kQ4, 64, 1, 0, 70, 33, {2, 2}});
   const bool scored = GENERATE(false, true);
   INFO(format_name(c.format) << " cache, head size " << c.size << ", group " << c.group << ", "
                              << c.cached << " of " << c.keys << " cached, window " << c.window);
-  Prompt prompt(c);
+  PromptAttention prompt(c);
   const std::vector<float> wanted = prompt.attend(cpu::PromptProducts::kFloat, 1, scored);
   const std::vector<float> scores = prompt.scores();
   const std::vector<float> found = prompt.attend(cpu::PromptProducts::kTiles, 1, scored);
