@@ -7,9 +7,9 @@
 
 #include "kernels/base/checked_math.h"
 #include "kernels/cpu/attention_body.h"
+#include "kernels/cpu/attention_int16.h"
 #include "kernels/cpu/attention_parts.h"
 #include "kernels/cpu/attention_tile.h"
-#include "kernels/cpu/attention_words.h"
 #include "kernels/cpu/cpu_ops.h"
 
 namespace spillway::cpu {
@@ -58,8 +58,9 @@ bool stays_in_cache(const AttentionItem& item) {
 
 // Where the rest of the layer computes in bf16 and the cache is in bf16, so do prompts, if that is
 // faster. Matrix units are faster even where factors have two parts, which leave out far less than
-// the rounding of a cache that is not in float32. The choice must not depend on the KV rule: a
-// prompt's beginning may have been computed for a request of another one.
+// the rounding of a cache that is not in float32; without them 16-bit integers are, which leave out
+// as little of queries and softmax weights, and nothing of a cache in 8 bits. The choice must not
+// depend on the KV rule: a prompt's beginning may have been computed for a request of another one.
 void choose_products(const CpuContext& context, const AttentionArgs& args, PromptView* view) {
   const Format format = args.kv.format;
   const bool of_bf16 = format == Format::kBF16;
@@ -69,8 +70,8 @@ void choose_products(const CpuContext& context, const AttentionArgs& args, Promp
     view->parts = {one_part ? 1 : 2, of_bf16 ? 1 : 2};
   } else if (context.bf16_dot() && one_part) {
     view->products = PromptProducts::kBf16Pairs;
-  } else if (format == Format::kQ8 && words_head_size(args.kv.head_size) && attends_by_words()) {
-    view->products = PromptProducts::kWords;
+  } else if (format == Format::kQ8 && int16_head_size(args.kv.head_size) && attends_by_int16()) {
+    view->products = PromptProducts::kInt16;
   }
 }
 

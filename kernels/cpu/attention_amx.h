@@ -41,7 +41,6 @@ void pack_row_pairs(const float* from, int64_t stride, int64_t rows, int parts, 
 
 // Packs query rows, in blocks of [key_depth][48] (attention_tile.h): [rows / 16] times
 // [part][tile_depth / 2][16 pairs].
-constexpr int64_t kTileBlock = 48;
 void pack_query_tiles(const float* blocks, int64_t rows, int64_t head_size, FactorParts parts,
                       uint32_t* tiles);
 // Words of 16 of these rows.

@@ -46,9 +46,9 @@ struct HeadView {
 
 // What both products of a prompt's attention are made of: float32 (attention_tile.h); pairs of bf16
 // on vectors (attention_bf16.h: queries and softmax weights are rounded, keys and values are as the
-// cache, in bf16, has them); 16-bit integers on vectors (attention_words.h), of a cache in 8 bits;
+// cache, in bf16, has them); 16-bit integers on vectors (attention_int16.h), of a cache in 8 bits;
 // or matrix units (attention_amx.h).
-enum class PromptProducts : uint8_t { kFloat, kBf16Pairs, kWords, kTiles };
+enum class PromptProducts : uint8_t { kFloat, kBf16Pairs, kInt16, kTiles };
 
 // The parts of bf16 that a factor of a product by matrix units has (attention_amx.h): one or two,
 // and no more of keys and values than of queries and softmax weights.

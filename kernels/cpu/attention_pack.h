@@ -1,5 +1,5 @@
-// Keys and values of a prompt as the float32 kernels read them (attention_tile.h): as the cache's
-// format gives them back.
+// Keys and values of a prompt in tiles, for attention_tile.h: as the cache's format gives them
+// back.
 #pragma once
 
 #include <cstdint>
@@ -16,17 +16,20 @@ constexpr int64_t key_depth(int64_t head_size) {
   return (head_size + kTileLine - 1) / kTileLine * kTileLine;
 }
 
-// Scratch floats of the function below.
+// Query rows of a block of the kernels for the widest vectors.
+constexpr int64_t kTileBlock = 48;
+
+// Scratch floats of pack_tiles().
 constexpr int64_t pack_scratch_floats(int64_t head_size) {
   return 2 * key_depth(head_size);
 }
 
-// A prompt's key, or its value, in the cache's format: where it lies, or rounded to `memory` of as
-// many bytes.
+// The key, or the value, of a position below view.keys(), in the cache's format: where it lies in
+// the cache or, if it is not there yet, in `memory` of kv_row_bytes.
 const std::byte* cache_row(const PromptView& view, bool value, int64_t key, std::byte* memory);
 
-// Packs the keys, or the values, of tiles [first, end): those of positions after the last, and the
-// numbers after a head's last, are zeros.
+// Packs the keys, or the values, of tiles [first, end) as float32: those of positions after the
+// last, and the numbers after a head's last, are zeros.
 void pack_tiles(const PromptView& view, bool values, int64_t first, int64_t end, float* scratch,
                 float* packed);
 

@@ -1,4 +1,4 @@
-// Attention of prompt rows, tile by tile: in float32, by matrix units, or in words
+// Attention of prompt rows, tile by tile: in float32, by matrix units, or in 16-bit integers
 // (attention_tile.h), or with both products of pairs of bf16 on the panel kernels of gemm_bf16.h
 // (attention_bf16.h), with keys and values packed as if they were weights.
 #include <algorithm>
@@ -10,9 +10,9 @@
 #include "kernels/cpu/attention_amx.h"
 #include "kernels/cpu/attention_bf16.h"
 #include "kernels/cpu/attention_body.h"
+#include "kernels/cpu/attention_int16.h"
 #include "kernels/cpu/attention_pack.h"
 #include "kernels/cpu/attention_tile.h"
-#include "kernels/cpu/attention_words.h"
 #include "kernels/cpu/gemm_bf16.h"
 #include "kernels/cpu/gemm_f32.h"
 
@@ -139,9 +139,9 @@ int64_t ceil_div(int64_t value, int64_t by) {
   return (value + by - 1) / by;
 }
 
-// How attend_prompt() goes through keys and queries; its scratch, in floats (pairs of bf16 are as
-// large as one). All kinds of products take the same tiles, so that a kind needs no plan of its
-// own.
+// How attend_prompt() goes through keys and queries; its scratch, in floats (pairs of bf16 or of
+// 16-bit integers are as large as one, and a tile of these has room for its scales). All kinds of
+// products take the same tiles, so that a kind needs no plan of its own.
 struct PromptPlan {
   int64_t depth, width;  // Of packed keys and values, in floats: the most of all kinds
   int64_t key_tiles;     // Of all keys
@@ -267,9 +267,9 @@ class PromptPass {
     } else if (by_tiles()) {
       pack_queries(view_, first_row, rows, tile.out);
       pack_query_tiles(tile.out, rows, head_.head_size, view_.parts, pairs(tile.strips));
-    } else if (by_words()) {
+    } else if (by_int16()) {
       pack_queries(view_, first_row, rows, tile.out);
-      pack_query_words(tile.out, rows, head_.head_size, words(tile.strips), steps(tile.strips));
+      pack_query_int16(tile.out, rows, head_.head_size, integers(tile.strips), steps(tile.strips));
     } else {
       pack_queries(view_, first_row, rows, tile.strips);
     }
@@ -337,9 +337,9 @@ class PromptPass {
         pack_value_tiles(lines_, head_.head_size, view_.parts.cached,
                          numbers(to + value_offset(tile - first)));
       }
-    } else if (by_words()) {
-      pack_word_tiles(view_, false, first, end, pack_scratch_, keys);
-      if (values) pack_word_tiles(view_, true, first, end, pack_scratch_, to);
+    } else if (by_int16()) {
+      pack_int16_tiles(view_, false, first, end, pack_scratch_, keys);
+      if (values) pack_int16_tiles(view_, true, first, end, pack_scratch_, to);
     } else {
       pack_tiles(view_, false, first, end, pack_scratch_, keys);
       if (values) pack_tiles(view_, true, first, end, pack_scratch_, to);
@@ -355,22 +355,22 @@ class PromptPass {
   static const uint16_t* numbers(const float* packed) {
     return reinterpret_cast<const uint16_t*>(packed);
   }
-  static int32_t* words(float* packed) { return reinterpret_cast<int32_t*>(packed); }
-  // Of query rows as words, behind those of a whole tile
+  static int32_t* integers(float* packed) { return reinterpret_cast<int32_t*>(packed); }
+  // Of query rows in integers, behind those of a whole tile
   float* steps(float* strips) const { return strips + kTileRows * head_.head_size / 2; }
   bool in_pairs() const { return view_.products == PromptProducts::kBf16Pairs; }
   bool by_tiles() const { return view_.products == PromptProducts::kTiles; }
-  bool by_words() const { return view_.products == PromptProducts::kWords; }
+  bool by_int16() const { return view_.products == PromptProducts::kInt16; }
   int64_t key_offset(int64_t tiles) const {
     const int64_t size = head_.head_size;
     if (by_tiles()) return tiles * kTileKeys * tile_depth(size) * view_.parts.cached / 2;
-    if (by_words()) return tiles * word_tile_floats(size);
+    if (by_int16()) return tiles * int16_tile_floats(size);
     return tiles * kTileKeys * (in_pairs() ? key_pairs(size) : key_depth(size));
   }
   int64_t value_offset(int64_t tiles) const {
     const int64_t depth = key_depth(head_.head_size);
     if (by_tiles()) return tiles * kTileKeys * depth * view_.parts.cached / 2;
-    if (by_words()) return tiles * word_tile_floats(depth);
+    if (by_int16()) return tiles * int16_tile_floats(head_.head_size);
     return tiles * kTileKeys * (in_pairs() ? plan_.width / 2 : depth);
   }
 
@@ -384,8 +384,15 @@ class PromptPass {
   float* maxima(int64_t key_tile) const { return maxima_ + kept(key_tile) * kTileRows; }
 
   TileQueries queries(const QueryTile& tile, float* maximum, float* sum) const {
-    return {tile.rows,          head_.head_size,    tile.positions, tile.strips, pairs(tile.strips),
-            words(tile.strips), steps(tile.strips), maximum,        sum};
+    return {tile.rows,
+            head_.head_size,
+            tile.positions,
+            tile.strips,
+            pairs(tile.strips),
+            integers(tile.strips),
+            steps(tile.strips),
+            maximum,
+            sum};
   }
 
   // exp(score - running maximum) of a key tile, and with `out` its part of the output.
@@ -410,9 +417,9 @@ class PromptPass {
               .value_tiles = numbers(values),
               .parts = view_.parts};
     }
-    if (by_words()) {
+    if (by_int16()) {
       return {
-          .first_key = first_key, .window = view_.window, .key_words = keys, .value_words = values};
+          .first_key = first_key, .window = view_.window, .key_int16 = keys, .value_int16 = values};
     }
     return {.keys = keys, .values = values, .first_key = first_key, .window = view_.window};
   }

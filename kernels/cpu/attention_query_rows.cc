@@ -5,6 +5,8 @@
 #endif
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 
 #include "kernels/cpu/attention_tile.h"
 

@@ -5,8 +5,8 @@
 #include <type_traits>
 
 #include "kernels/cpu/amx.h"
+#include "kernels/cpu/attention_int16.h"
 #include "kernels/cpu/attention_pack.h"
-#include "kernels/cpu/attention_words.h"
 #include "kernels/cpu/gemm_bf16.h"
 #include "kernels/cpu/gemm_f32.h"
 #include "kernels/cpu/gemm_int8.h"
@@ -202,29 +202,29 @@ class Block {
     }
   }
 
-  // attend() by words. All vectors take the same keys: a row's sum over the tile is exact, whatever
-  // the rows beside it see.
-  void attend_by_words(const int32_t* queries, const float* steps, bool keep, float* weights,
+  // attend() in 16-bit integers. All vectors take the same keys: a row's sum over the tile is
+  // exact, whatever the rows beside it see.
+  void attend_by_int16(const int32_t* queries, const float* steps, bool keep, float* weights,
                        float* out) {
     if (first_ == end_) return;
     const int64_t at = first_ * kLanes, vectors = end_ - first_;
     const int64_t from = seen_[first_].from / kStrip * kStrip;
     const int64_t to = (seen_[end_ - 1].to + kStrip - 1) / kStrip * kStrip;
-    word_scores(keys_.key_words, queries + at, steps + at, head_size_, from, to, vectors,
-                weights + at);
-    HWY_ALIGN int32_t words[kTileKeys / 2 * kBlock];
-    HWY_ALIGN float units[kBlock];
+    int16_scores(keys_.key_int16, queries + at, steps + at, head_size_, from, to, vectors,
+                 weights + at);
+    HWY_ALIGN int32_t pairs[kTileKeys / 2 * kBlock];
+    HWY_ALIGN float weight_steps[kBlock];
     bool rescales = false;
     for (int64_t v = first_; v < end_; ++v) {
       float* const own = weights + v * kLanes;
       rescales |= soften(v, keep ? 0 : from, keep ? kTileKeys : to, own);
-      if (keys_.value_words == nullptr) continue;
-      pack_weight_words(own, keys_.value_words, head_size_, from, to, words + v * kLanes,
-                        units + v * kLanes);
+      if (keys_.value_int16 == nullptr) continue;
+      pack_weight_int16(own, keys_.value_int16, head_size_, from, to, pairs + v * kLanes,
+                        weight_steps + v * kLanes);
     }
-    if (keys_.value_words == nullptr) return;
-    word_outputs(keys_.value_words, words + at, units + at, rescales ? factor_ + at : nullptr,
-                 head_size_, from, to, vectors, out + at);
+    if (keys_.value_int16 == nullptr) return;
+    int16_outputs(keys_.value_int16, pairs + at, weight_steps + at,
+                  rescales ? factor_ + at : nullptr, head_size_, from, to, vectors, out + at);
   }
 #endif
 
@@ -371,8 +371,8 @@ void AttendTile(const TileQueries& queries, const TileKeys& keys, bool keep, flo
       block.attend_by_tiles(queries.tiles + row / kLanes * words, keep, own, out + row * depth);
       continue;
     }
-    if (keys.key_words != nullptr) {
-      block.attend_by_words(queries.words + row * depth / 2, queries.steps + row, keep, own,
+    if (keys.key_int16 != nullptr) {
+      block.attend_by_int16(queries.int16 + row * depth / 2, queries.steps + row, keep, own,
                             out + row * depth);
       continue;
     }
@@ -381,7 +381,7 @@ void AttendTile(const TileQueries& queries, const TileKeys& keys, bool keep, flo
   }
 }
 
-bool HasTiles() {
+bool HasWidestVectors() {
   return HWY_TARGET <= HWY_AVX3;
 }
 
@@ -418,16 +418,16 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace spillway::cpu {
 
-HWY_EXPORT(HasTiles);
+HWY_EXPORT(HasWidestVectors);
 HWY_EXPORT(AttendTile);
 HWY_EXPORT(AddWeights);
 
 bool attends_by_tiles() {
-  return has_amx_bf16() && has_bf16_dot() && HWY_DYNAMIC_DISPATCH(HasTiles)();
+  return has_amx_bf16() && has_bf16_dot() && HWY_DYNAMIC_DISPATCH(HasWidestVectors)();
 }
 
-bool attends_by_words() {
-  return has_avx512_vnni() && HWY_DYNAMIC_DISPATCH(HasTiles)();
+bool attends_by_int16() {
+  return has_avx512_vnni() && HWY_DYNAMIC_DISPATCH(HasWidestVectors)();
 }
 
 void attend_tile(const TileQueries& queries, const TileKeys& keys, bool keep, float* weights,

@@ -9,8 +9,9 @@
 // not depend on the rows beside it: a key that it does not see has weight 0 where it is not left
 // out.
 //
-// With matrix units both products are those of attention_amx.h, and over an 8-bit cache those of
-// attention_words.h; all else is the same.
+// With matrix units both products are those of attention_amx.h; without them, but with AVX-512
+// VNNI, those over an 8-bit cache are of attention_int16.h. All else is the same, but that integers
+// leave out no vector from the first to the last that sees keys of the tile.
 #pragma once
 
 #include <cstdint>
@@ -30,13 +31,14 @@ struct TileQueries {
   const int32_t* positions = nullptr;  // [96]; those after the last row are as the last
   const float* packed = nullptr;       // pack_queries()
   const uint32_t* tiles = nullptr;     // pack_query_tiles() (attention_amx.h), in its place
-  const int32_t* words = nullptr;      // pack_query_words() (attention_words.h), in its place
-  const float* steps = nullptr;        // [96]: with these
+  const int32_t* int16 = nullptr;      // pack_query_int16() (attention_int16.h), in its place
+  const float* steps = nullptr;        // [96]: of these
   float* maximum = nullptr;            // [96]: the running maxima, of scores times log2(e)
   float* sum = nullptr;                // [96]: those of e^(score - maximum)
 };
 
-// A tile of keys and values as pack_tiles() (attention_pack.h) packs them, or for matrix units.
+// A tile of keys and values as pack_tiles() (attention_pack.h) packs them, or for matrix units, or
+// as integers.
 struct TileKeys {
   const float* keys = nullptr;
   const float* values = nullptr;  // Null, both: only maxima, sums and weights are wanted.
@@ -45,18 +47,18 @@ struct TileKeys {
   const uint16_t* key_tiles = nullptr;  // pack_key_tiles(), in place of `keys`
   const uint16_t* value_tiles = nullptr;
   FactorParts parts = {};
-  const float* key_words = nullptr;  // pack_word_tiles(), in place of `keys`
-  const float* value_words = nullptr;
+  const float* key_int16 = nullptr;  // pack_int16_tiles(), in place of `keys`
+  const float* value_int16 = nullptr;
 };
 
 // Query rows [first_row, first_row + rows) times the scale and log2(e), [96 / block][key_depth of
 // the head][block]; rows of the last vector that are not there are zeros.
 void pack_queries(const PromptView& view, int64_t first_row, int64_t rows, float* packed);
 
-// Whether this CPU has what attention by matrix units takes, or by words, and the kernels of this
-// file are those of its widest vectors.
+// Whether this CPU has what attention by matrix units takes, or in 16-bit integers, and the kernels
+// of this file are those of its widest vectors.
 bool attends_by_tiles();
-bool attends_by_words();
+bool attends_by_int16();
 
 // Adds a tile of keys to the running maxima, sums and outputs, [96 / block][key_depth][block].
 // weights: with `keep`, the e^(score - maximum) of all rows, for add_weights(), [96 /

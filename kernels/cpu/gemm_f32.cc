@@ -102,7 +102,7 @@ void run_strips(const float* packed_a, const Strips& strips, int64_t columns,
   // Strips of one height at a time: the number of panels per kernel depends on it.
   for (int64_t first = 0, end = 0; first < strips.count(); first = end) {
     const int64_t height = strips.height(first);
-    while (end < strips.count() && strips.height(end) == height) ++end;
+    end = strips.end_of_height(first);
     const SizedKernel& kernel = kStripKernels.of[height - 1];
     for (int panel = 0; panel < kGemmColumns / kPanel; panel += kernel.panels) {
       for (int64_t s = first; s < end; ++s) {
@@ -147,6 +147,10 @@ struct Stretch {
 
 constexpr int64_t kWidePanel = kWidenDepth * kPanel;  // Numbers
 constexpr int64_t kRowsAhead = 16;                    // k of its own strip that a kernel asks for
+// Outputs of the strips behind it that a kernel asks for with each k: those of the next strip by
+// the end, which weights and rows have pushed out of the L1 cache since its last stretch.
+constexpr int64_t kOutputsAhead = 4;
+static_assert(kWidenDepth * kOutputsAhead >= kStripRows * kGemmColumns);
 
 HWY_INLINE void ask_ahead(const float* a, int64_t height, Ahead& weights, Ahead& rows) {
   weights.ask();
@@ -171,7 +175,7 @@ HWY_INLINE void by_each_k(const Stretch& in, const float* a, float* c, const std
   sums.load(c);
   for (int64_t k = 0; k < depth; ++k) {
     ask_ahead(a + k * kRows, kRows, weights, rows);
-    __builtin_prefetch(c + kRows * kGemmColumns + k * 4);
+    __builtin_prefetch(c + kRows * kGemmColumns + k * kOutputsAhead);
     add_panels(
         a + k * kRows, [&](int p, V* HWY_RESTRICT b) { load(p, k, b); }, sums);
   }
@@ -271,6 +275,7 @@ void run_strips_widened(const float* packed_a, const Strips& strips, int64_t col
                            .depth = depth,
                            .wide = wide,
                            .weights_step = 0,
+                           // (Of the highest strips: a line more than a lower one has)
                            .rows_step = last ? kStripRows * int64_t{sizeof(float)} : 0};
       Stretch asking = silent;
       asking.weights_step = kPanel * 2;

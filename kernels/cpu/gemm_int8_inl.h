@@ -292,7 +292,7 @@ struct StripAt {
   MultiplyStretch middle, last;  // For all stretches but the last one, and for that
 };
 
-// All of them. `asks`: the first ones ask for weights.
+// All strips of a block. `asks`: the first ones ask memory for weights.
 template <Format kOf>
 struct StripsAt {
   static constexpr int64_t kMost = (kGemmRowsMax + kStripRows - 1) / kStripRows;
@@ -372,7 +372,8 @@ __attribute__((noinline)) void multiply_strips(StripsAt<kOf>& strips,
       scales += strip->scales_step;
       ahead += kStretchQuads * panels->ahead_step;
     };
-    // Without a loop, whose end no core foresees after so many steps of the kernels' loops.
+    // Without a loop: the branch at its end would be mispredicted, so many branches of the kernels'
+    // loops lie between two of it.
     const auto all = [&](auto count) __attribute__((always_inline)) {
 #pragma GCC unroll 8
       for (int i = 0; i + 1 < decltype(count)::value; ++i) multiply(i, strip->middle);
@@ -485,17 +486,14 @@ void multiply_of(const Int8Strips& a, int64_t rows, int64_t columns, const Int8P
   }
 }
 
-// The only strip of a block.
+// Multiplies the only strip of a block by a stretch.
 inline void multiply_alone(StripAt& strip, const FewRows& kernels, const StretchesOfTile<1>& tile) {
-  for (int64_t i = 0; i < tile.count; ++i) {
-    const StretchPanels& panels = tile.panels[i][0];
-    const bool last = tile.finishes && i + 1 == tile.count;
-    (last ? kernels.last : kernels.middle)(
-        panels, strip.quads, strip.scales, tile.ahead.next + i * kStretchQuads * tile.ahead.step,
-        panels.before_stride == 0 ? kNoOutputs : strip.c, strip.c);
-    strip.quads += strip.quads_step;
-    strip.scales += strip.scales_step;
-  }
+  const StretchPanels& panels = tile.panels[0][0];
+  (tile.finishes ? kernels.last : kernels.middle)(
+      panels, strip.quads, strip.scales, tile.ahead.next,
+      panels.before_stride == 0 ? kNoOutputs : strip.c, strip.c);
+  strip.quads += strip.quads_step;
+  strip.scales += strip.scales_step;
 }
 
 // Weights of 8 bits with one scale a row, which are the bytes of the tile as they are stored.
@@ -514,7 +512,7 @@ inline void multiply_q8(const Int8Strips& a, int64_t rows, int64_t columns,
   const OutputsAhead outputs(taker.outputs, kStripRows, stretches);
   // Few strips wait for memory, and want weights from the L1 cache and early.
   const int64_t together = strips.count() <= kAskingStrips ? 1 : kTogether;
-  const int64_t groups = (stretches + together - 1) / together;
+  const int64_t turns = (stretches + together - 1) / together;
   StretchesOfTile<1> tile;
   for (int64_t panel = 0; panel < kTilePanels; panel += taken) {
     const std::byte* const packed = panels.packed + panel * apart;
@@ -522,23 +520,24 @@ inline void multiply_q8(const Int8Strips& a, int64_t rows, int64_t columns,
     StripsAt<kOf> at(block, !panels.filled, c + panel * kPanelOutputs);
     tile.column = panel * kPanelOutputs;
     tile.first = 0;
-    for (int64_t group = 0; group < groups; ++group, tile.first += tile.count) {
-      // Groups are as even as possible.
-      tile.count = (stretches - tile.first) / (groups - group);
-      tile.finishes = group + 1 == groups;
+    for (int64_t turn = 0; turn < turns; ++turn, tile.first += tile.count) {
+      // As even as possible: memory is to be asked for as much in each.
+      tile.count = (stretches - tile.first) / (turns - turn);
+      tile.finishes = turn + 1 == turns;
+      tile.ahead.next = codes;
       if (!panels.filled) {
-        const int64_t end = tile.first + tile.count, left = groups - group - 1;
+        const int64_t end = tile.first + tile.count, left = turns - turn - 1;
         const std::byte* const next =
             left > 0 ? codes + end * kStretchBytes : codes + taken * apart;
-        const int64_t then = left > 0 ? (stretches - end) / left : stretches / groups;
-        tile.ahead = Ahead(next, then * kStretchBytes, tile.count, strips.count());
+        const int64_t next_count = left > 0 ? (stretches - end) / left : stretches / turns;
+        tile.ahead = Ahead(next, next_count * kStretchBytes, tile.count, strips.count());
       }
       for (int64_t i = 0; i < tile.count; ++i) {
         const int64_t stretch = tile.first + i;
         tile.panels[i][0] = {.bytes = codes + stretch * kStretchBytes,
                              .apart = apart,
                              .count = std::min(kStretchQuads, quads - stretch * kStretchQuads),
-                             .ahead_apart = apart,
+                             .ahead_apart = panels.filled ? 0 : apart,
                              .ahead_step = tile.ahead.step,
                              .factors = reinterpret_cast<const float*>(packed),
                              .factors_apart = apart / static_cast<int64_t>(sizeof(float)),

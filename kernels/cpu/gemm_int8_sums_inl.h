@@ -43,9 +43,8 @@ alignas(64) constexpr float kNoOutputs[kGemmColumns] = {};
 // A row's sums are added to its outputs while the next row is multiplied by the last quad: on their
 // way through memory they took 4 % of the time of a loop in the L1 cache.
 //
-// A strip's own pointers come in registers. In a struct g++ 12 would put two of them into a vector,
-// whose instructions wait until the strip before is done, and 22 of 800 cycles went by before the
-// next one's first product.
+// A strip's own pointers come in registers: from a struct a core has them 5 cycles later, and where
+// it began late with the next strip's first product, 22 of 800 cycles were lost.
 template <int kRows, int kPanels, int kAhead, Factors kFactors>
 __attribute__((noinline)) void multiply_stretch(const StretchPanels& in, const uint32_t* quads,
                                                 const float* scales, const std::byte* ahead,

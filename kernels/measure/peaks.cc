@@ -67,6 +67,7 @@ const Peak& Peaks::of(Arithmetic arithmetic) const {
 
 Peak Peaks::of_attention(Format kv) const {
   if (kv == Format::kF32) return f32;
+  if (kv == Format::kQ8) return best_of(bf16, {int8.operations_per_second / 2, int8.instruction});
   if (kv != Format::kF16) return bf16;
   return best_of(f32, {bf16.operations_per_second / 3, bf16.instruction});
 }

@@ -33,7 +33,8 @@ struct Peaks {
   const Peak& of(Arithmetic arithmetic) const;
   // Of attention over a cache of this format, whose softmax weights have at least 16 bits. A number
   // of f16 is the sum of two of bf16, so that a product takes three of bf16 (cpu/attention_amx.h),
-  // or is one of float32.
+  // or is one of float32. Codes of 8 bits are multiplied by integers of 16, at half the rate of 8
+  // (cpu/attention_int16.h).
   Peak of_attention(Format kv) const;
 };
 Peaks best_of(const Peaks& a, const Peaks& b);

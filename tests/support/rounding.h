@@ -29,8 +29,9 @@ inline std::vector<float> rounded(DType dtype, const std::vector<float>& values)
 }
 
 // How far attention over a cache in this format may be off its definition, in float32: decode steps
-// over packed rows round queries and weights to 16 bits (cpu/attention_codes.h), matrix units
-// multiply numbers of about as many (cpu/attention_amx.h).
+// over packed rows round queries and weights to 16 bits (cpu/attention_codes.h), as prompts over
+// 8-bit ones do (cpu/attention_int16.h), and matrix units multiply numbers of about as many
+// (cpu/attention_amx.h).
 inline double attention_error(Format format) {
   if (format == Format::kF32) return 2e-5;
   return is_quantized(format) ? 3e-4 : 2e-4;

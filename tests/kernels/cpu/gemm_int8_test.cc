@@ -99,7 +99,7 @@ std::vector<float> tile(const cpu::Int8Bodies& bodies, const std::vector<std::by
   bodies.multiply(format, strips, rows, columns, panels, out,
                   cpu::TileTaker::of(take, {memory.data(), 256, 4, cpu::kGemmColumns}));
   taken.check(1);
-  if (panels.kept) {  // The next block takes what this one left.
+  if (panels.kept || !is_grouped(format)) {  // The next block takes what this one left.
     const std::vector<float> before = taken.values();
     panels.filled = true;
     bodies.multiply(format, strips, rows, columns, panels, out, cpu::TileTaker::of(take));

@@ -19,6 +19,11 @@ TEST_CASE("strips are as few as possible and as even as possible") {
       REQUIRE(strips.height(i) <= most);
       REQUIRE(strips.height(i) <= strips.height(0));
       REQUIRE(strips.height(i) >= strips.height(0) - 1);
+      const int64_t behind = strips.end_of_height(i);
+      REQUIRE(behind > i);
+      REQUIRE(behind <= strips.count());
+      REQUIRE(strips.height(behind - 1) == strips.height(i));
+      REQUIRE((behind == strips.count() || strips.height(behind) < strips.height(i)));
       end += strips.height(i);
     }
     REQUIRE(end == rows);

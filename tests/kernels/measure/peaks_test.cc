@@ -45,6 +45,11 @@ TEST_CASE(
   CHECK(tiles.of_attention(Format::kF16).operations_per_second == 20);
   const Peaks vectors{{10, "f32"}, {20, "bf16"}, {20, "bf16"}};
   CHECK(vectors.of_attention(Format::kF16).instruction == "f32");
+  CHECK(vectors.of_attention(Format::kQ8).instruction == "bf16");
+  const Peaks vnni{{10, "f32"}, {10, "f32"}, {40, "int8"}};
+  CHECK(vnni.of_attention(Format::kQ8).instruction == "int8");
+  CHECK(vnni.of_attention(Format::kQ8).operations_per_second == 20);
+  CHECK(vnni.of_attention(Format::kQ4).instruction == "f32");
 }
 
 TEST_CASE("the best of two measurements is taken peak by peak") {

@@ -1,4 +1,4 @@
-#include "kernels/cpu/attention_words.h"
+#include "kernels/cpu/attention_int16.h"
 
 #include "kernels/base/check.h"
 
@@ -7,12 +7,10 @@
 #include <hwy/base.h>
 #include <immintrin.h>
 
-#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
-
-#include "kernels/cpu/attention_amx.h"
-#include "kernels/kv_layout.h"
+#include <type_traits>
 
 HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
 
@@ -30,7 +28,7 @@ constexpr __mmask16 kAll = 0xffff;
 constexpr float kLeast = 1e-30f;  // What is smaller counts as 0: its factor would be infinite.
 constexpr uint32_t kInfinityBits = 0x7f800000;
 
-const int32_t* words_of(const float* tile) {
+const int32_t* pairs_of(const float* tile) {
   return reinterpret_cast<const int32_t*>(tile);
 }
 
@@ -44,10 +42,10 @@ inline __m512 floats_of(__m512i integers) {
   return _mm512_maskz_cvtepi32_ps(kAll, integers);
 }
 
-// sums[i][j] += x[i * apart] . y[j], pairs of words: x of kStrip keys or numbers, y of kMany
+// sums[i][j] += x[i * apart] . y[j], pairs: x of kStrip keys or numbers, y of kMany
 // vectors of query rows.
 template <int kMany>
-struct WordSums {
+struct PairSums {
   __m512i of[kStrip][kMany];
 
   inline void clear() {
@@ -73,10 +71,10 @@ struct WordSums {
 #pragma GCC unroll 8
     for (int i = 0; i < kStrip; ++i) {
       // One load for all of its products: the compiler would put it into each of them.
-      __m512i word = _mm512_set1_epi32(x[i * apart]);
-      asm("" : "+v"(word));
+      __m512i pair = _mm512_set1_epi32(x[i * apart]);
+      asm("" : "+v"(pair));
 #pragma GCC unroll 3
-      for (int j = 0; j < kMany; ++j) of[i][j] = _mm512_dpwssd_epi32(of[i][j], rows[j], word);
+      for (int j = 0; j < kMany; ++j) of[i][j] = _mm512_dpwssd_epi32(of[i][j], rows[j], pair);
     }
   }
 };
@@ -84,11 +82,11 @@ struct WordSums {
 template <int kMany>
 void score(const float* tile, const int32_t* queries, const float* steps, int64_t head_size,
            int64_t from, int64_t to, float* scores) {
-  const float* const scales = tile + tile_words(head_size);
+  const float* const scales = tile + int16_tile_pairs(head_size);
   for (int64_t key = from; key < to; key += kStrip) {
-    WordSums<kMany> sums;
+    PairSums<kMany> sums;
     sums.clear();
-    const int32_t* x = words_of(tile) + key * kTileLine;
+    const int32_t* x = pairs_of(tile) + key * kTileLine;
     const int32_t* y = queries;
     for (int64_t k = 0; k < head_size; k += 2 * kTileLine) {
 #pragma GCC unroll 1
@@ -114,10 +112,10 @@ template <int kMany>
 void add_outputs(const float* tile, const int32_t* weights, const float* steps, const float* factor,
                  int64_t head_size, int64_t from, int64_t to, float* out) {
   for (int64_t number = 0; number < head_size; number += kStrip) {
-    WordSums<kMany> sums;
+    PairSums<kMany> sums;
     sums.clear();
     const int32_t* x =
-        words_of(tile) + (number / kTileLine * kPairs + from / 2) * kTileLine + number % kTileLine;
+        pairs_of(tile) + (number / kTileLine * kPairs + from / 2) * kTileLine + number % kTileLine;
     const int32_t* y = weights + from / 2 * kBlock;
 #pragma GCC unroll 1
     for (int64_t key = from; key < to; key += 2, x += kTileLine, y += kBlock) sums.add(x, 1, y);
@@ -156,8 +154,8 @@ struct Steps {
   }
 };
 
-// Two numbers of each lane as a word. A sum with 1.5 * 2^23 has the integer in its lowest bits.
-inline __m512i word_of(__m512 first, __m512 first_factor, __m512 second, __m512 second_factor) {
+// Two numbers of each lane as a pair. A sum with 1.5 * 2^23 has the integer in its lowest bits.
+inline __m512i pair_of(__m512 first, __m512 first_factor, __m512 second, __m512 second_factor) {
   const __m512 round = set(12582912.0f);
   const __m512i low = _mm512_castps_si512(_mm512_fmadd_ps(first, first_factor, round));
   const __m512i high = _mm512_castps_si512(_mm512_fmadd_ps(second, second_factor, round));
@@ -172,7 +170,7 @@ inline void for_vectors(int64_t vectors, const Use& use) {
   use(std::integral_constant<int, 1>());
 }
 
-// A key's codes as lines of words.
+// A key's codes as lines of pairs.
 inline void pack_key(const int8_t* codes, int64_t head_size, int32_t* to) {
   for (int64_t i = 0; i < head_size; i += 2 * kTileLine, to += kTileKeys * kTileLine) {
     const __m256i some = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + i));
@@ -180,7 +178,7 @@ inline void pack_key(const int8_t* codes, int64_t head_size, int32_t* to) {
   }
 }
 
-// Two values' codes as words of both.
+// Two values' codes as pairs of one each.
 inline void pack_values(const int8_t* first, const int8_t* second, int64_t head_size, int32_t* to) {
   const auto load_16 = [](const int8_t* from) {
     return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
@@ -194,14 +192,14 @@ inline void pack_values(const int8_t* first, const int8_t* second, int64_t head_
 
 }  // namespace
 
-void pack_word_tiles(const PromptView& view, bool values, int64_t first, int64_t end,
-                     float* scratch, float* packed) {
+void pack_int16_tiles(const PromptView& view, bool values, int64_t first, int64_t end,
+                      float* scratch, float* packed) {
   alignas(64) static constexpr int8_t kNoCodes[256] = {};
   const int64_t size = view.head.head_size, keys = view.keys();
   auto* const rounded = reinterpret_cast<std::byte*>(scratch);
-  for (int64_t tile = first; tile < end; ++tile, packed += word_tile_floats(size)) {
-    auto* const words = reinterpret_cast<int32_t*>(packed);
-    float* const scales = packed + tile_words(size);
+  for (int64_t tile = first; tile < end; ++tile, packed += int16_tile_floats(size)) {
+    auto* const pairs = reinterpret_cast<int32_t*>(packed);
+    float* const scales = packed + int16_tile_pairs(size);
     // A row's codes, zeros behind the last one.
     const auto codes_of = [&](int64_t i, std::byte* memory) {
       const int64_t key = tile * kTileKeys + i;
@@ -213,76 +211,79 @@ void pack_word_tiles(const PromptView& view, bool values, int64_t first, int64_t
     };
     if (!values) {
       for (int64_t i = 0; i < kTileKeys; ++i) {
-        pack_key(codes_of(i, rounded), size, words + i * kTileLine);
+        pack_key(codes_of(i, rounded), size, pairs + i * kTileLine);
       }
       continue;
     }
     for (int64_t i = 0; i < kTileKeys; i += 2) {
       const int8_t* const even = codes_of(i, rounded);
       const int8_t* const odd = codes_of(i + 1, rounded + view.head.kv_row_bytes);
-      pack_values(even, odd, size, words + i / 2 * kTileLine);
+      pack_values(even, odd, size, pairs + i / 2 * kTileLine);
     }
   }
 }
 
-void pack_query_words(const float* blocks, int64_t rows, int64_t head_size, int32_t* words,
+void pack_query_int16(const float* blocks, int64_t rows, int64_t head_size, int32_t* pairs,
                       float* steps) {
   constexpr float kTop = 32700.0f;
   for (int64_t row = 0; row < rows; row += kLanes) {
     const int64_t at = row / kBlock * kBlock * head_size + row % kBlock;
     const float* const from = blocks + at;
-    int32_t* const to = words + row / kBlock * kBlock * (head_size / 2) + row % kBlock;
+    int32_t* const to = pairs + row / kBlock * kBlock * (head_size / 2) + row % kBlock;
     __m512i largest = _mm512_setzero_si512();
     for (int64_t k = 0; k < head_size; ++k) {
       largest = _mm512_maskz_max_epu32(kAll, largest, magnitude(load(from + k * kBlock)));
     }
     const Steps of(largest, kTop);
     for (int64_t k = 0; k < head_size; k += 2) {
-      _mm512_storeu_si512(to + k / 2 * kBlock, word_of(load(from + k * kBlock), of.factor,
+      _mm512_storeu_si512(to + k / 2 * kBlock, pair_of(load(from + k * kBlock), of.factor,
                                                        load(from + (k + 1) * kBlock), of.factor));
     }
     _mm512_storeu_ps(steps + row, of.step);
   }
 }
 
-void word_scores(const float* keys, const int32_t* queries, const float* steps, int64_t head_size,
-                 int64_t from, int64_t to, int64_t vectors, float* scores) {
+void int16_scores(const float* keys, const int32_t* queries, const float* steps, int64_t head_size,
+                  int64_t from, int64_t to, int64_t vectors, float* scores) {
   for_vectors(vectors, [&](auto many) {
     score<decltype(many)::value>(keys, queries, steps, head_size, from, to, scores);
   });
 }
 
-void pack_weight_words(const float* weights, const float* values, int64_t head_size, int64_t from,
-                       int64_t to, int32_t* words, float* steps) {
+void pack_weight_int16(const float* weights, const float* values, int64_t head_size, int64_t from,
+                       int64_t to, int32_t* pairs, float* steps) {
   constexpr float kTop = 32700.0f;
-  const float* const scales = values + tile_words(head_size);
-  // A scale that is not finite is one of a key that some rows do not see: times a weight of 0 it is
-  // to stay 0.
-  uint32_t wrong = 0;
+  const float* const scales = values + int16_tile_pairs(head_size);
+  // A value that is not finite may be of a key that some rows do not see: 0 times its scale is to
+  // be 0 there. Rows that see it have a step of NaN.
+  uint32_t damaged = 0;
+  alignas(64) float finite[kTileKeys];
   for (int64_t key = 0; key < kTileKeys; key += kLanes) {
-    wrong |= _mm512_fpclass_ps_mask(load(scales + key), 0x99);  // NaN and infinities
+    const __mmask16 wrong = _mm512_fpclass_ps_mask(load(scales + key), 0x99);  // NaN, infinities
+    _mm512_store_ps(finite + key, _mm512_maskz_mov_ps(_knot_mask16(wrong), load(scales + key)));
+    damaged |= wrong;
   }
   __m512i largest = _mm512_setzero_si512();
   for (int64_t key = from; key < to; ++key) {
     const __m512 weight = load(weights + key * kBlock);
     const __mmask16 seen =
-        wrong == 0 ? kAll : _mm512_cmp_ps_mask(weight, _mm512_setzero_ps(), _CMP_NEQ_UQ);
+        damaged == 0 ? kAll : _mm512_cmp_ps_mask(weight, _mm512_setzero_ps(), _CMP_NEQ_UQ);
     const __m512 scaled = _mm512_maskz_mul_ps(seen, weight, set(scales[key]));
     largest = _mm512_maskz_max_epu32(kAll, largest, magnitude(scaled));
   }
   const Steps of(largest, kTop);
   for (int64_t key = from; key < to; key += 2) {
-    const auto factor = [&](int64_t at) { return _mm512_mul_ps(of.factor, set(scales[at])); };
-    _mm512_storeu_si512(words + key / 2 * kBlock,
-                        word_of(load(weights + key * kBlock), factor(key),
+    const auto factor = [&](int64_t at) { return _mm512_mul_ps(of.factor, set(finite[at])); };
+    _mm512_storeu_si512(pairs + key / 2 * kBlock,
+                        pair_of(load(weights + key * kBlock), factor(key),
                                 load(weights + (key + 1) * kBlock), factor(key + 1)));
   }
   _mm512_storeu_ps(steps, of.step);
 }
 
-void word_outputs(const float* values, const int32_t* weights, const float* steps,
-                  const float* factor, int64_t head_size, int64_t from, int64_t to, int64_t vectors,
-                  float* out) {
+void int16_outputs(const float* values, const int32_t* weights, const float* steps,
+                   const float* factor, int64_t head_size, int64_t from, int64_t to,
+                   int64_t vectors, float* out) {
   for_vectors(vectors, [&](auto many) {
     add_outputs<decltype(many)::value>(values, weights, steps, factor, head_size, from, to, out);
   });
@@ -296,21 +297,21 @@ HWY_POP_ATTRIBUTES
 
 namespace spillway::cpu {
 
-void pack_word_tiles(const PromptView&, bool, int64_t, int64_t, float*, float*) {
+void pack_int16_tiles(const PromptView&, bool, int64_t, int64_t, float*, float*) {
   SPILLWAY_CHECK(false);
 }
-void pack_query_words(const float*, int64_t, int64_t, int32_t*, float*) {
+void pack_query_int16(const float*, int64_t, int64_t, int32_t*, float*) {
   SPILLWAY_CHECK(false);
 }
-void word_scores(const float*, const int32_t*, const float*, int64_t, int64_t, int64_t, int64_t,
-                 float*) {
+void int16_scores(const float*, const int32_t*, const float*, int64_t, int64_t, int64_t, int64_t,
+                  float*) {
   SPILLWAY_CHECK(false);
 }
-void pack_weight_words(const float*, const float*, int64_t, int64_t, int64_t, int32_t*, float*) {
+void pack_weight_int16(const float*, const float*, int64_t, int64_t, int64_t, int32_t*, float*) {
   SPILLWAY_CHECK(false);
 }
-void word_outputs(const float*, const int32_t*, const float*, const float*, int64_t, int64_t,
-                  int64_t, int64_t, float*) {
+void int16_outputs(const float*, const int32_t*, const float*, const float*, int64_t, int64_t,
+                   int64_t, int64_t, float*) {
   SPILLWAY_CHECK(false);
 }
 
