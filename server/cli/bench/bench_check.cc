@@ -12,8 +12,8 @@ namespace {
 // Minimum shares. The matrix products of docs/benchmarks on two Zen 4 cores, whose peak in bf16 is
 // 469 GFLOP/s, reach 0.90 of it at 512 rows, 0.82 at 16, and with 4-bit weights 0.72 and more;
 // these are about a tenth less, for the noise of shared machines. Decode attention's is its design
-// target. Prompt attention computes in f32: 0.62 of that peak at 512 tokens on two Emerald Rapids
-// cores (docs/benchmarks/history.md).
+// target. Prompt attention computes in f32, unless the cache's format allows more: 0.62 of that
+// peak at 512 tokens on two Emerald Rapids cores (docs/benchmarks/history.md).
 constexpr double kTallProductsMin = 0.8, kMiddleProductsMin = 0.7, kShortProductsMin = 0.6;
 constexpr double kQuantizedProductsMin = 0.6;
 constexpr double kDecodeAttentionMin = 0.8;
