@@ -54,8 +54,8 @@ Bf16Rows rows_of(const PromptView& view, bool values, int64_t first, int64_t cou
                  float* scratch) {
   const HeadView& head = view.head;
   if (first < view.cached) {  // In one block, in a ring as well
-    const int64_t slot = view.chunk_ring == 0 ? first : first % view.chunk_ring;
-    return {reinterpret_cast<const uint16_t*>(view.cached_row(values, slot)), head.head_size};
+    const std::byte* const rows = view.cached_row(values, view.slot_of(first));
+    return {reinterpret_cast<const uint16_t*>(rows), head.head_size};
   }
   auto* rounded = reinterpret_cast<uint16_t*>(scratch);
   const float* source = view.new_row(values, first);

@@ -82,6 +82,8 @@ struct PromptView {
   int64_t rows() const { return head.tokens * group; }
   // Whether the rows lie in the sequence's own cache, where those that stay move to their slots.
   bool in_place() const { return cached == keys(); }
+  // The slot of `source` that has a cached position
+  int64_t slot_of(int64_t at) const { return chunk_ring == 0 ? at : at % chunk_ring; }
   // The key or the value in a slot of `source`, and that of a position that is not cached.
   const std::byte* cached_row(bool value, int64_t slot) const {
     return head.row_in(source, slot) + (value ? head.values_at : head.keys_at);

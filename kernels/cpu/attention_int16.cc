@@ -25,6 +25,7 @@ constexpr int64_t kPairs = kTileKeys / 2;
 // (All lanes by name: g++ 12 warns of its own headers otherwise.)
 constexpr __mmask16 kAll = 0xffff;
 
+constexpr float kTop = 32700.0f;  // The largest integer: fits 16 bits, with room for rounding.
 constexpr float kLeast = 1e-30f;  // What is smaller counts as 0: its factor would be infinite.
 constexpr uint32_t kInfinityBits = 0x7f800000;
 
@@ -42,8 +43,8 @@ inline __m512 floats_of(__m512i integers) {
   return _mm512_maskz_cvtepi32_ps(kAll, integers);
 }
 
-// sums[i][j] += x[i * apart] . y[j], pairs: x of kStrip keys or numbers, y of kMany
-// vectors of query rows.
+// sums[i][j] += x[i * apart] . y[j], pairs: x of kStrip keys or numbers, y of kMany vectors of
+// query rows.
 template <int kMany>
 struct PairSums {
   __m512i of[kStrip][kMany];
@@ -140,17 +141,17 @@ inline __m512i magnitude(__m512 values) {
 }
 
 // What numbers up to `largest`, as bits of each lane, are multiplied by so that they become
-// integers up to `top`, and the step of these: NaN for what is not finite.
+// integers up to kTop, and the step of these: NaN for what is not finite.
 struct Steps {
   __m512 factor, step;
 
-  Steps(__m512i largest, float top) {
+  explicit Steps(__m512i largest) {
     const __m512 most = _mm512_castsi512_ps(largest);
     const __mmask16 counts = _mm512_cmp_ps_mask(most, set(kLeast), _CMP_GT_OQ);
     const __mmask16 damaged =
         _mm512_cmpge_epu32_mask(largest, _mm512_set1_epi32(static_cast<int>(kInfinityBits)));
-    factor = _mm512_maskz_div_ps(counts & ~damaged, set(top), most);
-    step = _mm512_mask_mov_ps(_mm512_maskz_mul_ps(counts, most, set(1 / top)), damaged, set(NAN));
+    factor = _mm512_maskz_div_ps(counts & ~damaged, set(kTop), most);
+    step = _mm512_mask_mov_ps(_mm512_maskz_mul_ps(counts, most, set(1 / kTop)), damaged, set(NAN));
   }
 };
 
@@ -225,7 +226,6 @@ void pack_int16_tiles(const PromptView& view, bool values, int64_t first, int64_
 
 void pack_query_int16(const float* blocks, int64_t rows, int64_t head_size, int32_t* pairs,
                       float* steps) {
-  constexpr float kTop = 32700.0f;
   for (int64_t row = 0; row < rows; row += kLanes) {
     const int64_t at = row / kBlock * kBlock * head_size + row % kBlock;
     const float* const from = blocks + at;
@@ -234,7 +234,7 @@ void pack_query_int16(const float* blocks, int64_t rows, int64_t head_size, int3
     for (int64_t k = 0; k < head_size; ++k) {
       largest = _mm512_maskz_max_epu32(kAll, largest, magnitude(load(from + k * kBlock)));
     }
-    const Steps of(largest, kTop);
+    const Steps of(largest);
     for (int64_t k = 0; k < head_size; k += 2) {
       _mm512_storeu_si512(to + k / 2 * kBlock, pair_of(load(from + k * kBlock), of.factor,
                                                        load(from + (k + 1) * kBlock), of.factor));
@@ -252,7 +252,6 @@ void int16_scores(const float* keys, const int32_t* queries, const float* steps,
 
 void pack_weight_int16(const float* weights, const float* values, int64_t head_size, int64_t from,
                        int64_t to, int32_t* pairs, float* steps) {
-  constexpr float kTop = 32700.0f;
   const float* const scales = values + int16_tile_pairs(head_size);
   // A value that is not finite may be of a key that some rows do not see: 0 times its scale is to
   // be 0 there. Rows that see it have a step of NaN.
@@ -271,7 +270,7 @@ void pack_weight_int16(const float* weights, const float* values, int64_t head_s
     const __m512 scaled = _mm512_maskz_mul_ps(seen, weight, set(scales[key]));
     largest = _mm512_maskz_max_epu32(kAll, largest, magnitude(scaled));
   }
-  const Steps of(largest, kTop);
+  const Steps of(largest);
   for (int64_t key = from; key < to; key += 2) {
     const auto factor = [&](int64_t at) { return _mm512_mul_ps(of.factor, set(finite[at])); };
     _mm512_storeu_si512(pairs + key / 2 * kBlock,

@@ -148,9 +148,7 @@ void store_rows(const HeadView& view, int64_t token, int64_t count, int64_t slot
 }
 
 const std::byte* cache_row(const PromptView& view, bool value, int64_t key, std::byte* memory) {
-  if (key < view.cached) {
-    return view.cached_row(value, view.chunk_ring == 0 ? key : key % view.chunk_ring);
-  }
+  if (key < view.cached) return view.cached_row(value, view.slot_of(key));
   HWY_DYNAMIC_DISPATCH(RoundRow)
   (view.head.kv_format, view.new_row(value, key), static_cast<size_t>(view.head.head_size), memory);
   return memory;
@@ -170,9 +168,8 @@ void pack_tiles(const PromptView& view, bool values, int64_t first, int64_t end,
     if (count == 0) continue;
     // These lie in one block, in a ring as well.
     const bool cached = key < view.cached;
-    const int64_t slot = view.chunk_ring == 0 ? key : key % view.chunk_ring;
     HWY_DYNAMIC_DISPATCH(PackRows)
-    (head.kv_format, cached ? view.cached_row(values, slot) : nullptr,
+    (head.kv_format, cached ? view.cached_row(values, view.slot_of(key)) : nullptr,
      cached ? nullptr : view.new_row(values, key),
      cached ? static_cast<int64_t>(head.kv_row_bytes) : head.stride, count,
      static_cast<size_t>(head.head_size), scratch, to);
