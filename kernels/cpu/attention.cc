@@ -218,7 +218,7 @@ class SpreadParts {
   float* sums_ = nullptr;
 };
 
-// Part `part` of what a head attends to: its sums go to `sums`.
+// Part `part` of what some heads attend to: their sums go to `sums`.
 HeadView part_of(HeadView view, int64_t part, float* sums) {
   const int64_t first = part * kPartRows;
   view.kv = view.kv.from(first / kKvBlockRows, view.block_bytes);
@@ -239,20 +239,16 @@ void for_step_heads(const HeadView& view, int64_t all, int64_t kv_heads, const U
 }
 
 // One token of some KV heads and the query heads that share them, whose rows are in the cache.
-// `states`: of the KV heads.
+// `scores`: null, or those of the KV heads.
 void attend_token(CpuContext& context, const AttentionArgs& args, const AttentionItem& item,
-                  int64_t first_kv_head, int64_t kv_heads, const KvHeadState* states) {
-  const int64_t group = group_of(args), all = kv_heads * group, head = first_kv_head * group;
+                  int64_t first_kv_head, int64_t kv_heads, float* const* scores) {
+  const int64_t all = kv_heads * group_of(args), head = first_kv_head * group_of(args);
   const bool more = first_kv_head + 2 * kv_heads <= args.kv.heads;
   for_step_heads(head_view(args, item, head), all, kv_heads, [&](int64_t first, int64_t count) {
-    HeadView heads[kStepHeadsMax];
-    for (int64_t i = 0; i < count; ++i) {
-      heads[i] = head_view(args, item, head + first + i);
-      heads[i].scores = states[(first + i) / group].scores;
-    }
+    const HeadView view = head_view(args, item, head + first);
     auto* scratch =
-        reinterpret_cast<float*>(context.thread_scratch(step_scratch_bytes(heads[0], count)));
-    attend_step({heads, static_cast<size_t>(count), kv_heads, more}, scratch);
+        reinterpret_cast<float*>(context.thread_scratch(step_scratch_bytes(view, count)));
+    attend_step({view, static_cast<size_t>(count), kv_heads, more, nullptr, scores}, scratch);
   });
 }
 
@@ -260,11 +256,8 @@ void attend_token(CpuContext& context, const AttentionArgs& args, const Attentio
 // parts: [count]; sums: [count][head size].
 void attend_part(const AttentionArgs& args, const AttentionItem& item, int64_t head, int64_t count,
                  int64_t kv_heads, int64_t part, StepPart* parts, float* sums, float* scratch) {
-  HeadView heads[kStepHeadsMax];
-  for (int64_t i = 0; i < count; ++i) {
-    heads[i] = part_of(head_view(args, item, head + i), part, sums + i * args.kv.head_size);
-  }
-  attend_step({heads, static_cast<size_t>(count), kv_heads, false, parts}, scratch);
+  const HeadView view = part_of(head_view(args, item, head), part, sums);
+  attend_step({view, static_cast<size_t>(count), kv_heads, false, parts}, scratch);
 }
 
 // All parts of a token's rows, one after another.
@@ -295,28 +288,38 @@ void attend_parts(CpuContext& context, const AttentionArgs& args, const Attentio
   });
 }
 
-// Stores the row of a decode step's token.
-void store_token(const AttentionArgs& args, const AttentionItem& item, int64_t kv_head) {
-  store_rows(head_view(args, item, kv_head * group_of(args)), 0, 1,
-             item.budget.slot(item.position));
+// Stores the rows of a decode step's token.
+void store_token(const AttentionArgs& args, const AttentionItem& item, int64_t first_kv_head,
+                 int64_t kv_heads) {
+  store_token(head_view(args, item, first_kv_head * group_of(args)), kv_heads,
+              item.budget.slot(item.position));
 }
 
-void run_token(CpuContext& context, const AttentionArgs& args, const AttentionItem& item,
-               int64_t first_kv_head, int64_t kv_heads) {
+// A token under a rule that does not keep all rows.
+void run_budgeted_token(CpuContext& context, const AttentionArgs& args, const AttentionItem& item,
+                        int64_t first_kv_head, int64_t kv_heads) {
   KvHeadState states[kStepHeadsMax];
+  float* scores[kStepHeadsMax];
   for (int64_t i = 0; i < kv_heads; ++i) {
-    store_token(args, item, first_kv_head + i);
-    if (item.budget.full()) continue;
     states[i] = KvStateLayout{args.kv.heads, item.budget}.head(item.state, first_kv_head + i);
-    if (states[i].scores != nullptr) states[i].scores[item.budget.slot(item.position)] = 0;
+    scores[i] = states[i].scores;
+    if (scores[i] != nullptr) scores[i][item.budget.slot(item.position)] = 0;
   }
-  if (in_parts(item)) return attend_parts(context, args, item, first_kv_head, kv_heads);
-  attend_token(context, args, item, first_kv_head, kv_heads, states);
-  if (item.budget.full()) return;
+  attend_token(context, args, item, first_kv_head, kv_heads, scores);
   for (int64_t i = 0; i < kv_heads; ++i) {
     const HeadView first = head_view(args, item, (first_kv_head + i) * group_of(args));
     keep_step(first, item.budget, item.position, states[i]);
   }
+}
+
+void run_token(CpuContext& context, const AttentionArgs& args, const AttentionItem& item,
+               int64_t first_kv_head, int64_t kv_heads) {
+  store_token(args, item, first_kv_head, kv_heads);
+  if (!item.budget.full()) {
+    return run_budgeted_token(context, args, item, first_kv_head, kv_heads);
+  }
+  if (in_parts(item)) return attend_parts(context, args, item, first_kv_head, kv_heads);
+  attend_token(context, args, item, first_kv_head, kv_heads, nullptr);
 }
 
 // A decode step of some KV heads. A draft's tokens go one after another, in one task, so that what
@@ -440,7 +443,7 @@ void run(CpuContext& context, const AttentionArgs& args) {
   }).run(context, [&](const AttentionItem& item, int64_t kv_head) {
     if (!item.is_step()) return store_prompt(args, item, kv_head);
     for (int64_t token = 0; token < item.tokens; ++token) {
-      store_token(args, item.step_token(token), kv_head);
+      store_token(args, item.step_token(token), kv_head, 1);
     }
   });
   const int64_t together = step_kv_heads(args, threads);

@@ -30,8 +30,7 @@ struct HeadView {
   std::byte* out = nullptr;
   DType out_dtype = DType::kF32;
   int64_t out_stride = 0;
-  // Null, or where each row's softmax weights are added: [rows] in a decode step, [keys rounded up
-  // to 64] in a prompt.
+  // Of a prompt: null, or where each row's softmax weights are added, [keys rounded up to 64].
   float* scores = nullptr;
   KvDraw draw;  // Of a budget that chooses at random
 
@@ -114,17 +113,23 @@ struct StepPart {
 // A decode step of one item's neighbouring query heads and of the KV heads that they share; the KV
 // heads are contiguous in every block, so that memory is read in long runs.
 struct StepView {
-  const HeadView* heads = nullptr;
-  size_t count = 0;      // At most kStepHeadsMax
+  HeadView first;        // The first query head, and its KV head
+  size_t count = 0;      // Query heads, whose numbers follow one another: at most kStepHeadsMax
   int64_t kv_heads = 0;  // Neighbouring, too
   bool more = false;     // As many KV heads follow, which the same thread likely takes next.
   // Null, or [count]: the heads' rows are a part of all. Outputs, in float32, are the sums of
   // e^(score - highest) * value then, for join_parts() (attention_parts.h).
   StepPart* parts = nullptr;
+  // Null, or of each KV head null or where its rows' softmax weights are added, [rows].
+  float* const* scores = nullptr;
 };
 
 // Stores the keys and values of `count` of the item's tokens into slots from `slot` on.
 void store_rows(const HeadView& view, int64_t token, int64_t count, int64_t slot);
+
+// Stores the key and the value of the item's first token into a slot: those of the view's KV head
+// and of the next ones, `kv_heads` in all.
+void store_token(const HeadView& view, int64_t kv_heads, int64_t slot);
 
 // Keeps the rows of a prompt that a limited budget keeps, after its last row: those that lie in the
 // cache move to their slots, others are stored there, or copied from the prompt's beginning. Sets

@@ -172,15 +172,6 @@ inline void add_quads(const __m512i* quads, const RunWeights& weights, float* su
   }
 }
 
-// Of a group's sums: those that add_quads() leaves, in the order in which its rows' bytes are.
-inline void order_bytes(float* sums) {
-  float bytes[kCodesGroup];
-  for (size_t i = 0; i < kCodesGroup; ++i) {
-    bytes[i] = sums[i / 4 % 4 * 16 + i / 16 * 4 + i % 4];
-  }
-  for (size_t i = 0; i < kCodesGroup; ++i) sums[i] = bytes[i];
-}
-
 }  // namespace
 }  // namespace spillway::cpu
 

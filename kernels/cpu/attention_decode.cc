@@ -107,6 +107,9 @@ struct StepHeads {
   const CodesQueryGroup* rounded[kStepHeadsMax];
 };
 
+// What rows that are not packed have instead of functions for them
+struct NoSteps {};
+
 // Whether there are functions for packed rows, and which. (Tests narrow the choice of
 // instructions.)
 #undef SPILLWAY_PACKED_ROWS
@@ -115,9 +118,16 @@ template <RowsAs kAs>
 const auto& steps_of() {
 #if SPILLWAY_PACKED_ROWS
   constexpr bool kAvx512 = HWY_TARGET <= HWY_AVX3;
-  if constexpr (kAs == RowsAs::kPackedQ4) return q4_steps(kAvx512);
-  if constexpr (kAs == RowsAs::kPackedQ8) return q8_steps(kAvx512);
+  if constexpr (kAs == RowsAs::kPackedQ4) {
+    return q4_steps(kAvx512);
+  } else if constexpr (kAs == RowsAs::kPackedQ8) {
+    return q8_steps(kAvx512);
+  } else
 #endif
+  {
+    static constexpr NoSteps kNone;
+    return kNone;
+  }
 }
 
 size_t round_to_runs(size_t rows) {
@@ -143,14 +153,15 @@ struct Run {
 };
 
 // The scores of a run's rows and the `group` query heads from head `h` on.
-template <class T, size_t kSize, RowsAs kAs>
-HWY_INLINE void score_run(const HeadView& view, const Run& run, const StepHeads& heads, size_t h,
-                          size_t group, float* HWY_RESTRICT expanded) {
+template <class T, size_t kSize, RowsAs kAs, class Steps>
+HWY_INLINE void score_run(const Steps& steps, const HeadView& view, const Run& run,
+                          const StepHeads& heads, size_t h, size_t group,
+                          float* HWY_RESTRICT expanded) {
   const auto size = static_cast<size_t>(view.head_size);
   if constexpr (kAs == RowsAs::kPackedQ4 || kAs == RowsAs::kPackedQ8) {
     float* scores[kStepHeadsMax];
     for (size_t g = 0; g < group; ++g) scores[g] = heads.scores[h + g] + run.first;
-    steps_of<kAs>().dot_run(run.at, run.ahead, size, group, heads.rounded + h, scores);
+    steps.dot_run(run.at, run.ahead, size, group, heads.rounded + h, scores);
   } else {
     const Rows<T> k = rows_of<T, kAs>(view, run.at, run.ahead, run.count, expanded);
     for_heads(group, [&](auto together, size_t first) {
@@ -174,17 +185,18 @@ HWY_INLINE void score_run(const HeadView& view, const Run& run, const StepHeads&
 }
 
 // Adds a run's values, weighted by what has become of the scores, to these heads' sums.
-template <class T, size_t kSize, RowsAs kAs>
-HWY_INLINE void sum_run(const HeadView& view, const Run& run, const StepHeads& heads, size_t h,
-                        size_t group, float* HWY_RESTRICT expanded) {
+template <class T, size_t kSize, RowsAs kAs, class Steps>
+HWY_INLINE void sum_run(const Steps& steps, const HeadView& view, const Run& run,
+                        const StepHeads& heads, size_t h, size_t group,
+                        float* HWY_RESTRICT expanded) {
   const auto size = static_cast<size_t>(view.head_size);
   const float* weights[kStepHeadsMax];
   for (size_t g = 0; g < group; ++g) weights[g] = heads.scores[h + g] + run.first;
   if constexpr (kAs == RowsAs::kPackedQ8) {
-    steps_of<kAs>().sum_run(run.at, run.ahead, size, run.count, group, weights, heads.out + h);
+    steps.sum_run(run.at, run.ahead, size, run.count, group, weights, heads.out + h);
   } else if constexpr (kAs == RowsAs::kPackedQ4) {
-    steps_of<kAs>().sum_run(run.at, run.ahead, size, run.count, group, weights, heads.out + h,
-                            heads.minima + h);
+    steps.sum_run(run.at, run.ahead, size, run.count, group, weights, heads.out + h,
+                  heads.minima + h);
   } else {
     const Rows<T> v = rows_of<T, kAs>(view, run.at, run.ahead, run.count, expanded);
     HWY_ALIGN float scaled[kSharedHeads * kRun];  // Weights times the rows' scales
@@ -206,7 +218,8 @@ HWY_INLINE void sum_run(const HeadView& view, const Run& run, const StepHeads& h
 template <class T, size_t kSize, RowsAs kAs>
 void attend_rows(const StepView& step, float* HWY_RESTRICT scratch) {
   constexpr bool kPacked = kAs == RowsAs::kPackedQ4 || kAs == RowsAs::kPackedQ8;
-  const HeadView& first_head = step.heads[0];
+  const HeadView& first_head = step.first;
+  [[maybe_unused]] const auto& steps = steps_of<kAs>();
   const auto size = static_cast<size_t>(first_head.head_size);
   const auto rows = static_cast<size_t>(first_head.rows);
   const auto kv_heads = static_cast<size_t>(step.kv_heads);
@@ -233,23 +246,23 @@ void attend_rows(const StepView& step, float* HWY_RESTRICT scratch) {
   float* next_scratch = expanded + (kAs == RowsAs::kStored ? 0 : kRun * size);
   StepHeads heads;
   for (size_t h = 0; h < step.count; ++h) {
-    const HeadView& view = step.heads[h];
     float* const at = next_scratch;
     heads.out[h] = at;
     heads.q[h] = at + size;
     heads.scores[h] = at + 2 * size;
     next_scratch += 2 * size + round_to_runs(rows);
-    for (size_t i = 0; i < size; ++i) at[i] = view.q[i] * view.scale;
+    const float* const query = first_head.q + h * size;
     if constexpr (kPacked) {
       auto* rounded = reinterpret_cast<CodesQueryGroup*>(heads.q[h]);
       heads.rounded[h] = rounded;
-      steps_of<kAs>().round_query(at, size, rounded);
+      take_query<float>(query, first_head.scale, size, at);
+      steps.round_query(at, size, rounded);
       if constexpr (kAs == RowsAs::kPackedQ4) {
         heads.minima[h] = expanded + h * minima;
         std::fill_n(heads.minima[h], minima, 0.0f);
       }
     } else {
-      to_pair_order<T>(at, size, false, heads.q[h]);
+      take_query<T>(query, first_head.scale, size, heads.q[h]);
     }
   }
   const auto for_runs = [&](const Runs& of, const auto& use) {
@@ -263,7 +276,7 @@ void attend_rows(const StepView& step, float* HWY_RESTRICT scratch) {
     }
   };
   for_runs(all_keys, [&](const Run& run, size_t h) {
-    score_run<T, kSize, kAs>(first_head, run, heads, h, group, expanded);
+    score_run<T, kSize, kAs>(steps, first_head, run, heads, h, group, expanded);
   });
   float totals[kStepHeadsMax];
   for (size_t h = 0; h < step.count; ++h) {
@@ -271,39 +284,38 @@ void attend_rows(const StepView& step, float* HWY_RESTRICT scratch) {
     const float highest = highest_of(scores, rows);
     totals[h] = softmax_in_place(scores, rows, highest);
     if (step.parts != nullptr) step.parts[h] = {highest, totals[h]};
-    float* const sums = step.heads[h].scores;
+    float* const sums = step.scores == nullptr ? nullptr : step.scores[h / group];
     if (sums != nullptr) add_scaled(scores, 1.0f / totals[h], rows, sums);
     std::fill(heads.out[h], heads.out[h] + size, 0.0f);
   }
   ahead = RunCursor(all_values, next_keys);
   for (size_t i = 0; i < distance; ++i) ahead.advance();
   for_runs(all_values, [&](const Run& run, size_t h) {
-    sum_run<T, kSize, kAs>(first_head, run, heads, h, group, expanded);
+    sum_run<T, kSize, kAs>(steps, first_head, run, heads, h, group, expanded);
   });
+  const size_t out_bytes = size * dtype_bytes(first_head.out_dtype);
   for (size_t h = 0; h < step.count; ++h) {
     if constexpr (kAs == RowsAs::kPackedQ4) {
-      steps_of<kAs>().finish_sums(heads.minima[h], size, heads.out[h]);
+      steps.finish_sums(heads.minima[h], size, heads.out[h]);
     }
-    if constexpr (kAs == RowsAs::kPackedQ8) steps_of<kAs>().order_sums(size, heads.out[h]);
-    const float divisor = step.parts == nullptr ? totals[h] : 1.0f;
-    for (size_t i = 0; i < size; ++i) heads.out[h][i] /= divisor;
-    to_pair_order<T>(heads.out[h], size, true, heads.q[h]);
-    store_row(step.heads[h].out_dtype, heads.q[h], size, step.heads[h].out);
+    if constexpr (kAs == RowsAs::kPackedQ8) steps.order_sums(size, heads.out[h]);
+    give_sums<T>(heads.out[h], step.parts == nullptr ? totals[h] : 1.0f, size, heads.q[h]);
+    store_row(first_head.out_dtype, heads.q[h], size, first_head.out + h * out_bytes);
   }
 }
 
 template <class T, RowsAs kAs = RowsAs::kStored>
 void attend_sized(const StepView& step, float* scratch) {
-  const int64_t size = step.heads[0].head_size;
+  const int64_t size = step.first.head_size;
   if (size == 64) return attend_rows<T, 64, kAs>(step, scratch);
   if (size == 128) return attend_rows<T, 128, kAs>(step, scratch);
   attend_rows<T, 0, kAs>(step, scratch);
 }
 
 void AttendStep(const StepView& step, float* scratch) {
-  const Format format = step.heads[0].kv_format;
+  const Format format = step.first.kv_format;
 #if SPILLWAY_PACKED_ROWS
-  if (codes_head_size(step.heads[0].head_size)) {
+  if (codes_head_size(step.first.head_size)) {
     if (format == Format::kQ4) return attend_rows<float, 0, RowsAs::kPackedQ4>(step, scratch);
     if (format == Format::kQ8) return attend_rows<float, 0, RowsAs::kPackedQ8>(step, scratch);
   }

@@ -67,6 +67,16 @@ void StoreRows(const HeadView& view, int64_t token, int64_t count, int64_t slot)
   }
 }
 
+void StoreToken(const HeadView& view, int64_t kv_heads, int64_t slot) {
+  const auto size = static_cast<size_t>(view.head_size);
+  const size_t run_bytes = kKvBlockRows * view.kv_row_bytes;
+  std::byte *key = view.key_at(slot), *value = view.value_at(slot);
+  for (size_t head = 0; head < static_cast<size_t>(kv_heads); ++head) {
+    store_kv_row(view.kv_format, view.k + head * size, size, key + head * run_bytes);
+    store_kv_row(view.kv_format, view.v + head * size, size, value + head * run_bytes);
+  }
+}
+
 void RoundRow(Format format, const float* from, size_t size, std::byte* to) {
   store_kv_row(format, from, size, to);
 }
@@ -140,11 +150,16 @@ HWY_AFTER_NAMESPACE();
 namespace spillway::cpu {
 
 HWY_EXPORT(StoreRows);
+HWY_EXPORT(StoreToken);
 HWY_EXPORT(PackRows);
 HWY_EXPORT(RoundRow);
 
 void store_rows(const HeadView& view, int64_t token, int64_t count, int64_t slot) {
   HWY_DYNAMIC_DISPATCH(StoreRows)(view, token, count, slot);
+}
+
+void store_token(const HeadView& view, int64_t kv_heads, int64_t slot) {
+  HWY_DYNAMIC_DISPATCH(StoreToken)(view, kv_heads, slot);
 }
 
 const std::byte* cache_row(const PromptView& view, bool value, int64_t key, std::byte* memory) {

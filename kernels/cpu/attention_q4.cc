@@ -224,11 +224,22 @@ void sum_q4_run(const std::byte* run, const std::byte* ahead, size_t size, size_
 void finish_q4_sums(const float* minima, size_t size, float* sums) {
   for (size_t g = 0; g < size / kCodesGroup; ++g) {
     float* const group = sums + g * kCodesGroup;
-    order_bytes(group);
-    const float lowest = _mm512_reduce_add_ps(_mm512_loadu_ps(minima + g * kRows));
-    float ordered[kCodesGroup];
-    for (size_t i = 0; i < kCodesGroup; ++i) ordered[i] = group[i % 16 * 4 + i / 16] + lowest;
-    for (size_t i = 0; i < kCodesGroup; ++i) group[i] = ordered[i];
+    const __m512 lowest = _mm512_set1_ps(_mm512_reduce_add_ps(_mm512_loadu_ps(minima + g * kRows)));
+    // Vector i has in its 128 bits at l / 4 the bytes 4 l + b of i = l % 4, which are numbers
+    // 16 b + l: number b of four lanes of vector i goes to lane i of the same four of vector b.
+    __m512 low[2], high[2];
+    for (size_t i = 0; i < 2; ++i) {
+      const __m512 a = _mm512_loadu_ps(group + 32 * i), b = _mm512_loadu_ps(group + 32 * i + 16);
+      low[i] = _mm512_maskz_unpacklo_ps(kAll, a, b);
+      high[i] = _mm512_maskz_unpackhi_ps(kAll, a, b);
+    }
+    const auto store = [&](size_t b, __m512 numbers) {
+      _mm512_storeu_ps(group + 16 * b, _mm512_add_ps(numbers, lowest));
+    };
+    store(0, _mm512_maskz_shuffle_ps(kAll, low[0], low[1], 0x44));
+    store(1, _mm512_maskz_shuffle_ps(kAll, low[0], low[1], 0xee));
+    store(2, _mm512_maskz_shuffle_ps(kAll, high[0], high[1], 0x44));
+    store(3, _mm512_maskz_shuffle_ps(kAll, high[0], high[1], 0xee));
   }
 }
 

@@ -62,18 +62,49 @@ HWY_INLINE size_t paired(size_t size) {
   return size / (2 * hn::Lanes(D())) * (2 * hn::Lanes(D()));
 }
 
-// Permutes a row into (or back from) the order of load_half(); the rest after the pairs stays.
+// A query times `scale` in the order of load_half(); what is after the pairs stays in its place.
 template <class T>
-void to_pair_order(const float* HWY_RESTRICT from, size_t size, bool back, float* HWY_RESTRICT to) {
-  const size_t lanes = hn::Lanes(D());
-  const size_t whole = std::is_same_v<T, hwy::bfloat16_t> ? paired(size) : 0;
-  for (size_t first = 0; first < whole; first += 2 * lanes) {
-    for (size_t i = 0; i < 2 * lanes; ++i) {
-      const size_t paired_at = i % 2 * lanes + i / 2;
-      to[first + (back ? i : paired_at)] = from[first + (back ? paired_at : i)];
+HWY_INLINE void take_query(const float* HWY_RESTRICT from, float scale, size_t size,
+                           float* HWY_RESTRICT to) {
+  const D d;
+  const size_t lanes = hn::Lanes(d);
+  const V factor = hn::Set(d, scale);
+  size_t i = 0;
+  if constexpr (std::is_same_v<T, hwy::bfloat16_t>) {
+    for (; i + 2 * lanes <= size; i += 2 * lanes) {
+      V even, odd;
+      hn::LoadInterleaved2(d, from + i, even, odd);
+      hn::StoreU(hn::Mul(even, factor), d, to + i);
+      hn::StoreU(hn::Mul(odd, factor), d, to + i + lanes);
+    }
+  } else {
+    for (; i + lanes <= size; i += lanes) {
+      hn::StoreU(hn::Mul(hn::LoadU(d, from + i), factor), d, to + i);
     }
   }
-  std::copy(from + whole, from + size, to + whole);
+  for (; i < size; ++i) to[i] = from[i] * scale;
+}
+
+// Sums in that order, divided, in their own.
+template <class T>
+HWY_INLINE void give_sums(const float* HWY_RESTRICT from, float divisor, size_t size,
+                          float* HWY_RESTRICT to) {
+  const D d;
+  const size_t lanes = hn::Lanes(d);
+  const V by = hn::Set(d, divisor);
+  size_t i = 0;
+  if constexpr (std::is_same_v<T, hwy::bfloat16_t>) {
+    for (; i + 2 * lanes <= size; i += 2 * lanes) {
+      const V even = hn::Div(hn::LoadU(d, from + i), by);
+      const V odd = hn::Div(hn::LoadU(d, from + i + lanes), by);
+      hn::StoreInterleaved2(even, odd, d, to + i);
+    }
+  } else {
+    for (; i + lanes <= size; i += lanes) {
+      hn::StoreU(hn::Div(hn::LoadU(d, from + i), by), d, to + i);
+    }
+  }
+  for (; i < size; ++i) to[i] = from[i] / divisor;
 }
 
 constexpr size_t kStepLanes = hn::MaxLanes(D());
