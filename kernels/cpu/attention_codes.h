@@ -1,5 +1,5 @@
-// A decode step over 4-bit and 8-bit rows of the cache as they lie there: a run of 16 rows, for all
-// query heads that share them. Expanding 4-bit rows first costs several times what reading them
+// A decode step over 4-bit and 8-bit rows of the cache as they lie there: runs of 16 rows, each for
+// all query heads that share it. Expanding 4-bit rows first costs several times what reading them
 // does. Heads of whole groups alone, that is of a multiple of 64 numbers.
 //
 // Each group of a query is rounded to integers of 16 bits; the softmax weights of a run's values,
@@ -33,15 +33,25 @@ struct CodesQueryGroup {
 // It takes the place of a query's floats.
 static_assert(sizeof(CodesQueryGroup) <= kCodesGroup * sizeof(float));
 
+// Runs of the same rows of neighbouring KV heads, one behind another.
+struct CodesRuns {
+  const std::byte* at = nullptr;
+  const std::byte* ahead = nullptr;  // Memory is asked for as many bytes from here on as they have.
+  size_t size = 0;                   // Head size
+  size_t count = 1;                  // Runs
+  size_t group = 1;                  // Query heads that share each of them, at most 32
+  size_t first = 0;                  // Place of their first row among a head's scores
+};
+
 // What both formats do.
 struct CodesSteps {
   // In place of a query's floats: groups[0] up to groups[size / 64].
   void (*round_query)(const float* q, size_t size, CodesQueryGroup* groups);
 
-  // scores[h][r] = q . k of all 16 rows of a run of keys and `heads` queries. Asks memory for as
-  // many bytes from `ahead` on as the run has.
-  void (*dot_run)(const std::byte* run, const std::byte* ahead, size_t size, size_t heads,
-                  const CodesQueryGroup* const* queries, float* const* scores);
+  // scores[h][first + r] = q . k of all 16 rows r of the runs of keys, which query heads h share:
+  // the first of them those up to `group`, and so on.
+  void (*dot_runs)(const CodesRuns& runs, const CodesQueryGroup* const* queries,
+                   float* const* scores);
 };
 
 // 4-bit rows (base/quantized.h):
@@ -49,12 +59,11 @@ struct CodesSteps {
 //   q . k = sum over groups of step * (scale * sum(q n) + minimum * sum(q))
 //   sum of w v = sum of (w scale) n + sum of w minimum
 struct Q4Steps : CodesSteps {
-  // Adds the first `rows` rows of a run of values, times weights[h][r] >= 0 of 16 floats, to
+  // Adds the first `rows` rows of the runs of values, times weights[h][first + r] >= 0, to
   // sums[h] [size], but for what their minima add, of which minima[h] [size / 64][16] has sums by
   // row.
-  void (*sum_run)(const std::byte* run, const std::byte* ahead, size_t size, size_t rows,
-                  size_t heads, const float* const* weights, float* const* sums,
-                  float* const* minima);
+  void (*sum_runs)(const CodesRuns& runs, size_t rows, const float* const* weights,
+                   float* const* sums, float* const* minima);
 
   // Adds the minima to the sums and puts these, which are in another order until then, in theirs.
   void (*finish_sums)(const float* minima, size_t size, float* sums);
@@ -64,10 +73,10 @@ struct Q4Steps : CodesSteps {
 //
 //   q . k = scale of the row * sum over groups of step * sum(q n)
 struct Q8Steps : CodesSteps {
-  // Adds the first `rows` rows of a run of values, times weights[h][r] >= 0 of 16 floats, to
-  // sums[h] [size], whose numbers are in another order until order_sums(). At most 32 heads.
-  void (*sum_run)(const std::byte* run, const std::byte* ahead, size_t size, size_t rows,
-                  size_t heads, const float* const* weights, float* const* sums);
+  // Adds the first `rows` rows of the runs of values, times weights[h][first + r] >= 0, to
+  // sums[h] [size], whose numbers are in another order until order_sums().
+  void (*sum_runs)(const CodesRuns& runs, size_t rows, const float* const* weights,
+                   float* const* sums);
   void (*order_sums)(size_t size, float* sums);
 };
 

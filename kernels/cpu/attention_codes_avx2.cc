@@ -427,31 +427,45 @@ inline __m256 eight_scales(const std::byte* row, size_t row_bytes) {
                         of_row(7));
 }
 
-void round_q4_query(const float* q, size_t size, CodesQueryGroup* groups) {
-  round_query<Q4>(q, size, groups);
+// Calls use(run, what lies ahead, first head) for all runs.
+template <class Use>
+inline void for_runs(const CodesRuns& runs, size_t run_bytes, const Use& use) {
+  for (size_t i = 0; i < runs.count; ++i) {
+    use(runs.at + i * run_bytes, runs.ahead + i * run_bytes, i * runs.group);
+  }
 }
 
-void dot_q4_run(const std::byte* run, const std::byte* ahead, size_t size, size_t heads,
+void dot_q4_run(const std::byte* run, const std::byte* ahead, const CodesRuns& of,
                 const CodesQueryGroup* const* queries, float* const* scores) {
+  const size_t size = of.size, heads = of.group;
   const size_t groups = size / kCodesGroup, row_bytes = Q4::row_bytes(groups);
   for (size_t g = 0; g < groups; ++g) {
     const std::byte* const group = run + g * Q4::kGroupBytes;
     const EightScales shared[2] = {{group, row_bytes}, {group + 8 * row_bytes, row_bytes}};
     dot_group<Q4>(run, ahead, groups, g, heads, queries, [&](size_t first, size_t h, __m256i sums) {
       const CodesQueryGroup& query = queries[h][g];
-      const EightScales& of = shared[first / 8];
-      const __m256 lowest = _mm256_mul_ps(of.minima, _mm256_set1_ps(static_cast<float>(query.sum)));
-      const __m256 whole = _mm256_fmadd_ps(of.scales, _mm256_cvtepi32_ps(sums), lowest);
-      float* const at = scores[h] + first;
+      const EightScales& eight = shared[first / 8];
+      const __m256 sum = _mm256_set1_ps(static_cast<float>(query.sum));
+      const __m256 lowest = _mm256_mul_ps(eight.minima, sum);
+      const __m256 whole = _mm256_fmadd_ps(eight.scales, _mm256_cvtepi32_ps(sums), lowest);
+      float* const at = scores[h] + of.first + first;
       const __m256 before = g == 0 ? _mm256_setzero_ps() : _mm256_loadu_ps(at);
       _mm256_storeu_ps(at, _mm256_fmadd_ps(whole, _mm256_set1_ps(query.step), before));
     });
   }
 }
 
-void sum_q4_run(const std::byte* run, const std::byte* ahead, size_t size, size_t rows,
-                size_t heads, const float* const* weights, float* const* sums,
-                float* const* minima) {
+void dot_q4_runs(const CodesRuns& runs, const CodesQueryGroup* const* queries,
+                 float* const* scores) {
+  const size_t run_bytes = kRunRows * Q4::row_bytes(runs.size / kCodesGroup);
+  for_runs(runs, run_bytes, [&](const std::byte* run, const std::byte* ahead, size_t head) {
+    dot_q4_run(run, ahead, runs, queries + head, scores + head);
+  });
+}
+
+void sum_q4_run(const std::byte* run, const std::byte* ahead, const CodesRuns& of, size_t rows,
+                const float* const* weights, float* const* sums, float* const* minima) {
+  const size_t size = of.size, heads = of.group;
   const size_t groups = size / kCodesGroup, row_bytes = Q4::row_bytes(groups);
   const RowMask there(rows);
   for (size_t g = 0; g < groups; ++g) {
@@ -466,7 +480,7 @@ void sum_q4_run(const std::byte* run, const std::byte* ahead, size_t size, size_
         at[h] = sums[first + h] + g * kCodesGroup;
         SPILLWAY_UNROLL_TIMES(2)
         for (size_t half = 0; half < 2; ++half) {
-          const float* const from = weights[first + h];
+          const float* const from = weights[first + h] + of.first;
           scaled[h][half] = there.magnitudes(from, shared[half].scales, half);
           float* const lowest = minima[first + h] + g * kRunRows + 8 * half;
           const __m256 of_rows = there.weighted(from, shared[half].minima, half);
@@ -481,6 +495,14 @@ void sum_q4_run(const std::byte* run, const std::byte* ahead, size_t size, size_
   }
 }
 
+void sum_q4_runs(const CodesRuns& runs, size_t rows, const float* const* weights,
+                 float* const* sums, float* const* minima) {
+  const size_t run_bytes = kRunRows * Q4::row_bytes(runs.size / kCodesGroup);
+  for_runs(runs, run_bytes, [&](const std::byte* run, const std::byte* ahead, size_t head) {
+    sum_q4_run(run, ahead, runs, rows, weights + head, sums + head, minima + head);
+  });
+}
+
 void finish_q4_sums(const float* minima, size_t size, float* sums) {
   for (size_t g = 0; g < size / kCodesGroup; ++g) {
     float* const group = sums + g * kCodesGroup;
@@ -491,17 +513,14 @@ void finish_q4_sums(const float* minima, size_t size, float* sums) {
   }
 }
 
-void round_q8_query(const float* q, size_t size, CodesQueryGroup* groups) {
-  round_query<Q8>(q, size, groups);
-}
-
-void dot_q8_run(const std::byte* run, const std::byte* ahead, size_t size, size_t heads,
+void dot_q8_run(const std::byte* run, const std::byte* ahead, const CodesRuns& of,
                 const CodesQueryGroup* const* queries, float* const* scores) {
+  const size_t size = of.size, heads = of.group;
   const size_t groups = size / kCodesGroup, row_bytes = Q8::row_bytes(groups);
   __builtin_prefetch(ahead + kRunRows * size, 0, 3);  // The last line
   for (size_t g = 0; g < groups; ++g) {
     dot_group<Q8>(run, ahead, groups, g, heads, queries, [&](size_t first, size_t h, __m256i sums) {
-      float* const at = scores[h] + first;
+      float* const at = scores[h] + of.first + first;
       const __m256 before = g == 0 ? _mm256_setzero_ps() : _mm256_loadu_ps(at);
       const __m256 step = _mm256_set1_ps(queries[h][g].step);
       _mm256_storeu_ps(at, _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums), step, before));
@@ -512,14 +531,23 @@ void dot_q8_run(const std::byte* run, const std::byte* ahead, size_t size, size_
                             eight_scales(run + 8 * row_bytes, row_bytes)};
   for (size_t h = 0; h < heads; ++h) {
     for (size_t half = 0; half < 2; ++half) {
-      float* const at = scores[h] + 8 * half;
+      float* const at = scores[h] + of.first + 8 * half;
       _mm256_storeu_ps(at, _mm256_mul_ps(_mm256_loadu_ps(at), scales[half]));
     }
   }
 }
 
-void sum_q8_run(const std::byte* run, const std::byte* ahead, size_t size, size_t rows,
-                size_t heads, const float* const* weights, float* const* sums) {
+void dot_q8_runs(const CodesRuns& runs, const CodesQueryGroup* const* queries,
+                 float* const* scores) {
+  const size_t run_bytes = kRunRows * Q8::row_bytes(runs.size / kCodesGroup);
+  for_runs(runs, run_bytes, [&](const std::byte* run, const std::byte* ahead, size_t head) {
+    dot_q8_run(run, ahead, runs, queries + head, scores + head);
+  });
+}
+
+void sum_q8_run(const std::byte* run, const std::byte* ahead, const CodesRuns& of, size_t rows,
+                const float* const* weights, float* const* sums) {
+  const size_t size = of.size, heads = of.group;
   const size_t groups = size / kCodesGroup, row_bytes = Q8::row_bytes(groups);
   const RowMask there(rows);
   const __m256 scales[2] = {eight_scales(run, row_bytes),
@@ -532,7 +560,7 @@ void sum_q8_run(const std::byte* run, const std::byte* ahead, size_t size, size_
     for (size_t h = 0; h < kHeads; ++h) {
       SPILLWAY_UNROLL_TIMES(2)
       for (size_t half = 0; half < 2; ++half) {
-        scaled[h][half] = there.magnitudes(weights[first + h], scales[half], half);
+        scaled[h][half] = there.magnitudes(weights[first + h] + of.first, scales[half], half);
       }
     }
     RunWeights rounded[kHeads];
@@ -546,14 +574,22 @@ void sum_q8_run(const std::byte* run, const std::byte* ahead, size_t size, size_
   });
 }
 
+void sum_q8_runs(const CodesRuns& runs, size_t rows, const float* const* weights,
+                 float* const* sums) {
+  const size_t run_bytes = kRunRows * Q8::row_bytes(runs.size / kCodesGroup);
+  for_runs(runs, run_bytes, [&](const std::byte* run, const std::byte* ahead, size_t head) {
+    sum_q8_run(run, ahead, runs, rows, weights + head, sums + head);
+  });
+}
+
 void order_q8_sums(size_t size, float* sums) {
   for (size_t first = 0; first < size; first += kCodesGroup) order<Q8>(sums + first);
 }
 
 }  // namespace
 
-const Q4Steps kQ4Avx2 = {{&round_q4_query, &dot_q4_run}, &sum_q4_run, &finish_q4_sums};
-const Q8Steps kQ8Avx2 = {{&round_q8_query, &dot_q8_run}, &sum_q8_run, &order_q8_sums};
+const Q4Steps kQ4Avx2 = {{&round_query<Q4>, &dot_q4_runs}, &sum_q4_runs, &finish_q4_sums};
+const Q8Steps kQ8Avx2 = {{&round_query<Q8>, &dot_q8_runs}, &sum_q8_runs, &order_q8_sums};
 
 }  // namespace spillway::cpu
 

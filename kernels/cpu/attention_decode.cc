@@ -145,23 +145,23 @@ HWY_INLINE void scale_by_rows(const std::byte* run, size_t row_bytes, const floa
   }
 }
 
-// A run's rows: `count` of them are in use.
+// A run's rows, of which `count` are in use, and the same ones of the next KV heads: `heads` runs,
+// one behind another.
 struct Run {
   const std::byte* at;
   const std::byte* ahead;  // What to prefetch
-  size_t first, count;
+  size_t first, count, heads;
 };
 
-// The scores of a run's rows and the `group` query heads from head `h` on.
+// The scores of a run's rows and the `group` query heads that share it, from head `h` on.
 template <class T, size_t kSize, RowsAs kAs, class Steps>
 HWY_INLINE void score_run(const Steps& steps, const HeadView& view, const Run& run,
                           const StepHeads& heads, size_t h, size_t group,
                           float* HWY_RESTRICT expanded) {
   const auto size = static_cast<size_t>(view.head_size);
   if constexpr (kAs == RowsAs::kPackedQ4 || kAs == RowsAs::kPackedQ8) {
-    float* scores[kStepHeadsMax];
-    for (size_t g = 0; g < group; ++g) scores[g] = heads.scores[h + g] + run.first;
-    steps.dot_run(run.at, run.ahead, size, group, heads.rounded + h, scores);
+    steps.dot_runs({run.at, run.ahead, size, run.heads, group, run.first}, heads.rounded + h,
+                   heads.scores + h);
   } else {
     const Rows<T> k = rows_of<T, kAs>(view, run.at, run.ahead, run.count, expanded);
     for_heads(group, [&](auto together, size_t first) {
@@ -190,14 +190,14 @@ HWY_INLINE void sum_run(const Steps& steps, const HeadView& view, const Run& run
                         const StepHeads& heads, size_t h, size_t group,
                         float* HWY_RESTRICT expanded) {
   const auto size = static_cast<size_t>(view.head_size);
-  const float* weights[kStepHeadsMax];
-  for (size_t g = 0; g < group; ++g) weights[g] = heads.scores[h + g] + run.first;
+  [[maybe_unused]] const CodesRuns packed = {run.at, run.ahead, size, run.heads, group, run.first};
   if constexpr (kAs == RowsAs::kPackedQ8) {
-    steps.sum_run(run.at, run.ahead, size, run.count, group, weights, heads.out + h);
+    steps.sum_runs(packed, run.count, heads.scores + h, heads.out + h);
   } else if constexpr (kAs == RowsAs::kPackedQ4) {
-    steps.sum_run(run.at, run.ahead, size, run.count, group, weights, heads.out + h,
-                  heads.minima + h);
+    steps.sum_runs(packed, run.count, heads.scores + h, heads.out + h, heads.minima + h);
   } else {
+    const float* weights[kStepHeadsMax];
+    for (size_t g = 0; g < group; ++g) weights[g] = heads.scores[h + g] + run.first;
     const Rows<T> v = rows_of<T, kAs>(view, run.at, run.ahead, run.count, expanded);
     HWY_ALIGN float scaled[kSharedHeads * kRun];  // Weights times the rows' scales
     for_heads(group, [&](auto together, size_t first) {
@@ -268,10 +268,13 @@ void attend_rows(const StepView& step, float* HWY_RESTRICT scratch) {
   const auto for_runs = [&](const Runs& of, const auto& use) {
     RunCursor at(of, none);
     for (size_t run = 0; run < runs; ++run) {
-      for (size_t h = 0; h < step.count; h += group) {
-        use(Run{at.at(), ahead.at(), run * kRun, std::min(kRun, rows - run * kRun)}, h);
-        at.advance();
-        ahead.advance();
+      const size_t first = run * kRun, count = std::min(kRun, rows - first);
+      for (size_t head = 0; head < kv_heads;) {
+        const size_t together = kPacked ? std::min(at.contiguous(), ahead.contiguous()) : 1;
+        use(Run{at.at(), ahead.at(), first, count, together}, head * group);
+        at.advance(together);
+        ahead.advance(together);
+        head += together;
       }
     }
   };

@@ -6,6 +6,7 @@
 #include <hwy/base.h>
 #include <immintrin.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -53,7 +54,10 @@ inline __m512i group_scales(const std::byte* groups) {
 struct RunScales {
   __m512i of[kGroupsMax];
 
-  RunScales(const std::byte* run, size_t groups) {
+  RunScales() = default;  // Of none
+  RunScales(const std::byte* run, size_t groups) { load(run, groups); }
+
+  void load(const std::byte* run, size_t groups) {
     for (size_t i = 0; i < groups; ++i) of[i] = group_scales(run + i * kRows * kGroupBytes);
     if (groups == 1) return;
     if (groups == 2) {
@@ -145,79 +149,93 @@ void round_q4_query(const float* q, size_t size, CodesQueryGroup* groups) {
 }
 
 template <size_t kSize>
-void dot_sized(const std::byte* run, const std::byte* ahead, size_t any_size, size_t heads,
-               const CodesQueryGroup* const* queries, float* const* scores) {
-  const size_t size = kSize > 0 ? kSize : any_size;
+void dot_sized(const CodesRuns& runs, const CodesQueryGroup* const* queries, float* const* scores) {
+  const size_t size = kSize > 0 ? kSize : runs.size;
   const size_t groups = size / kCodesGroup, row_bytes = groups * kGroupBytes;
-  const RunScales run_scales(run, groups);
   const __m512i nibble = _mm512_set1_epi8(15);
-  for (size_t g = 0; g < groups; ++g) {
-    const std::byte* const lines = ahead + 64 * kLines * g;
-    prefetch_line(lines + 64 * (kLines - 1));
-    __m512i words[kWords], codes[2 * kWords];
-    load_words_by_row(run + g * kGroupBytes, lines, row_bytes, words);
-    SPILLWAY_UNROLL_TIMES(8)
-    for (size_t w = 0; w < kWords; ++w) {
-      codes[w] = _mm512_and_si512(words[w], nibble);
-      codes[kWords + w] = _mm512_and_si512(_mm512_maskz_srli_epi32(kAll, words[w], 4), nibble);
-    }
-    const __m512 scales = run_scales.scales(g), minima = run_scales.minima(g);
-    for (size_t h = 0; h < heads; ++h) {
-      const CodesQueryGroup& query = queries[h][g];
-      const __m512 all = _mm512_maskz_cvtepi32_ps(kAll, dot_words(codes, query, 0));
-      const __m512 sum = _mm512_set1_ps(static_cast<float>(query.sum));
-      const __m512 whole = _mm512_fmadd_ps(scales, all, _mm512_mul_ps(minima, sum));
-      const __m512 before = g == 0 ? _mm512_setzero_ps() : _mm512_loadu_ps(scores[h]);
-      _mm512_storeu_ps(scores[h], _mm512_fmadd_ps(whole, _mm512_set1_ps(query.step), before));
+  for (size_t i = 0; i < runs.count; ++i, queries += runs.group, scores += runs.group) {
+    const std::byte* const run = runs.at + i * kRows * row_bytes;
+    const RunScales run_scales(run, groups);
+    for (size_t g = 0; g < groups; ++g) {
+      const std::byte* const lines = runs.ahead + i * kRows * row_bytes + 64 * kLines * g;
+      __m512i words[kWords], codes[2 * kWords];
+      load_words_by_row(run + g * kGroupBytes, lines, row_bytes, words);
+      prefetch_line(lines + 64 * (kLines - 1));
+      SPILLWAY_UNROLL_TIMES(8)
+      for (size_t w = 0; w < kWords; ++w) {
+        codes[w] = _mm512_and_si512(words[w], nibble);
+        codes[kWords + w] = _mm512_and_si512(_mm512_maskz_srli_epi32(kAll, words[w], 4), nibble);
+      }
+      const __m512 scales = run_scales.scales(g), minima = run_scales.minima(g);
+      dot_heads(codes, runs.group, queries, g, 0, [&](size_t h, __m512i products) {
+        const CodesQueryGroup& query = queries[h][g];
+        float* const at = scores[h] + runs.first;
+        const __m512 all = _mm512_maskz_cvtepi32_ps(kAll, products);
+        const __m512 sum = _mm512_set1_ps(static_cast<float>(query.sum));
+        const __m512 whole = _mm512_fmadd_ps(scales, all, _mm512_mul_ps(minima, sum));
+        const __m512 before = g == 0 ? _mm512_setzero_ps() : _mm512_loadu_ps(at);
+        _mm512_storeu_ps(at, _mm512_fmadd_ps(whole, _mm512_set1_ps(query.step), before));
+      });
     }
   }
 }
 
-void dot_q4_run(const std::byte* run, const std::byte* ahead, size_t size, size_t heads,
-                const CodesQueryGroup* const* queries, float* const* scores) {
-  for_head_size(size, [&](auto constant) {
-    dot_sized<decltype(constant)::value>(run, ahead, size, heads, queries, scores);
+void dot_q4_runs(const CodesRuns& runs, const CodesQueryGroup* const* queries,
+                 float* const* scores) {
+  for_head_size(runs.size, [&](auto constant) {
+    dot_sized<decltype(constant)::value>(runs, queries, scores);
   });
 }
 
 template <size_t kSize>
-void sum_sized(const std::byte* run, const std::byte* ahead, size_t any_size, size_t rows,
-               size_t heads, const float* const* weights, float* const* sums,
+void sum_sized(const CodesRuns& runs, size_t rows, const float* const* weights, float* const* sums,
                float* const* minima) {
-  const size_t size = kSize > 0 ? kSize : any_size;
+  const size_t size = kSize > 0 ? kSize : runs.size, heads = runs.group;
   SPILLWAY_CHECK(heads <= kStepHeadsMax);
   const size_t groups = size / kCodesGroup, row_bytes = groups * kGroupBytes;
-  const RunScales run_scales(run, groups);
   const auto there = static_cast<__mmask16>((1u << rows) - 1);
-  for (size_t g = 0; g < groups; ++g) {
-    // What lies in rows that are not in use may be NaN.
-    const __m512 scales = _mm512_maskz_mov_ps(there, run_scales.scales(g));
-    const __m512 lowest = _mm512_maskz_mov_ps(there, run_scales.minima(g));
-    const std::byte* const lines = ahead + 64 * kLines * g;
-    prefetch_line(lines + 64 * (kLines - 1));
+  RunScales run_scales;
+  // A part is a group of a run.
+  const size_t parts = runs.count * groups, most = rounded_together(heads);
+  for (size_t first = 0; first < parts; first += most) {
+    const size_t end = std::min(first + most, parts);
+    HeadWeights scaled;
     RunWeights rounded[kStepHeadsMax];
-    for (size_t h = 0; h < heads; ++h) {
-      const __m512 weight = _mm512_maskz_loadu_ps(there, weights[h]);
-      float* const at = minima[h] + g * kRows;
-      _mm512_storeu_ps(at, _mm512_fmadd_ps(weight, lowest, _mm512_loadu_ps(at)));
-      rounded[h].round(_mm512_mul_ps(weight, scales));
+    for (size_t part = first, at = 0; part < end; ++part) {
+      const size_t i = part / groups, g = part % groups;
+      if (g == 0) run_scales.load(runs.at + i * kRows * row_bytes, groups);
+      // What lies in rows that are not in use may be NaN.
+      const __m512 scales = _mm512_maskz_mov_ps(there, run_scales.scales(g));
+      const __m512 lowest = _mm512_maskz_mov_ps(there, run_scales.minima(g));
+      for (size_t h = i * heads; h < (i + 1) * heads; ++h) {
+        const __m512 weight = _mm512_maskz_loadu_ps(there, weights[h] + runs.first);
+        float* const sum = minima[h] + g * kRows;
+        _mm512_storeu_ps(sum, _mm512_fmadd_ps(weight, lowest, _mm512_loadu_ps(sum)));
+        scaled.set(at++, _mm512_mul_ps(weight, scales));
+      }
     }
-    __m512i quads[kRows];
-    load_quads(
-        [&](size_t row) {
-          if (row % 2 == 0) prefetch_line(lines + 64 * (row / 2));
-          return load_codes(run + g * kGroupBytes + row * row_bytes);
-        },
-        quads);
-    for (size_t h = 0; h < heads; ++h) add_quads(quads, rounded[h], sums[h] + g * kCodesGroup);
+    round_weights(&scaled, (end - first) * heads, rounded);
+    for (size_t part = first; part < end; ++part) {
+      const size_t i = part / groups, g = part % groups;
+      const std::byte* const group = runs.at + i * kRows * row_bytes + g * kGroupBytes;
+      const std::byte* const lines = runs.ahead + 64 * kLines * part;
+      __m512i quads[kRows];
+      load_quads(
+          [&](size_t row) {
+            if (row % 2 == 0) prefetch_line(lines + 64 * (row / 2));
+            return load_codes(group + row * row_bytes);
+          },
+          quads);
+      prefetch_line(lines + 64 * (kLines - 1));
+      add_quads(quads, heads, rounded + (part - first) * heads, sums + i * heads, g * kCodesGroup);
+    }
   }
 }
 
-void sum_q4_run(const std::byte* run, const std::byte* ahead, size_t size, size_t rows,
-                size_t heads, const float* const* weights, float* const* sums,
-                float* const* minima) {
-  for_head_size(size, [&](auto constant) {
-    sum_sized<decltype(constant)::value>(run, ahead, size, rows, heads, weights, sums, minima);
+void sum_q4_runs(const CodesRuns& runs, size_t rows, const float* const* weights,
+                 float* const* sums, float* const* minima) {
+  for_head_size(runs.size, [&](auto constant) {
+    sum_sized<decltype(constant)::value>(runs, rows, weights, sums, minima);
   });
 }
 
@@ -245,7 +263,7 @@ void finish_q4_sums(const float* minima, size_t size, float* sums) {
 
 }  // namespace
 
-const Q4Steps kQ4Vnni = {{&round_q4_query, &dot_q4_run}, &sum_q4_run, &finish_q4_sums};
+const Q4Steps kQ4Vnni = {{&round_q4_query, &dot_q4_runs}, &sum_q4_runs, &finish_q4_sums};
 
 }  // namespace spillway::cpu
 

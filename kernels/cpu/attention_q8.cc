@@ -6,6 +6,8 @@
 #include <hwy/base.h>
 #include <immintrin.h>
 
+#include <algorithm>
+
 #include "kernels/base/check.h"
 #include "kernels/cpu/attention_codes_inl.h"
 #include "kernels/cpu/unroll.h"
@@ -68,64 +70,94 @@ void round_q8_query(const float* q, size_t size, CodesQueryGroup* groups) {
 }
 
 template <size_t kSize>
-void dot_sized(const std::byte* run, const std::byte* ahead, size_t any_size, size_t heads,
-               const CodesQueryGroup* const* queries, float* const* scores) {
-  const size_t size = kSize > 0 ? kSize : any_size;
+void dot_sized(const CodesRuns& runs, const CodesQueryGroup* const* queries, float* const* scores) {
+  const size_t size = kSize > 0 ? kSize : runs.size;
   const size_t groups = size / kCodesGroup, row_bytes = kScaleBytes + size;
-  const __m512 scales = scales_of(run, row_bytes, kAll);
-  prefetch_line(ahead + kRows * size);  // The last line, of as many bytes as the scales have
-  for (size_t g = 0; g < groups; ++g) {
-    __m512i words[kCodesGroup / 4];
-    load_words_by_row(run + kScaleBytes + g * kCodesGroup, ahead + g * kRows * kCodesGroup,
-                      row_bytes, words);
-    for (size_t h = 0; h < heads; ++h) {
-      const CodesQueryGroup& query = queries[h][g];
-      const __m512i whole = dot_words(words, query, -128 * query.sum);
-      const __m512 before = g == 0 ? _mm512_setzero_ps() : _mm512_loadu_ps(scores[h]);
-      const __m512 sum = _mm512_fmadd_ps(_mm512_maskz_cvtepi32_ps(kAll, whole),
-                                         _mm512_set1_ps(query.step), before);
-      _mm512_storeu_ps(scores[h], g + 1 < groups ? sum : _mm512_mul_ps(sum, scales));
+  for (size_t i = 0; i < runs.count; ++i, queries += runs.group, scores += runs.group) {
+    const std::byte* const run = runs.at + i * kRows * row_bytes;
+    const std::byte* const ahead = runs.ahead + i * kRows * row_bytes;
+    for (size_t g = 0; g < groups; ++g) {
+      const std::byte* const codes = run + kScaleBytes + g * kCodesGroup;
+      const std::byte* const lines = ahead + g * kRows * kCodesGroup;
+      const auto add = [&](size_t h, __m512i whole, __m512 scales) {
+        float* const at = scores[h] + runs.first;
+        const __m512 before = g == 0 ? _mm512_setzero_ps() : _mm512_loadu_ps(at);
+        const __m512 step = _mm512_set1_ps(queries[h][g].step);
+        const __m512 sum = _mm512_fmadd_ps(_mm512_maskz_cvtepi32_ps(kAll, whole), step, before);
+        _mm512_storeu_ps(at, g + 1 < groups ? sum : _mm512_mul_ps(sum, scales));
+      };
+      if (runs.group == 1) {
+        const auto row = [&](size_t r) {
+          prefetch_line(lines + 64 * r);
+          const __m512i numbers = _mm512_loadu_si512(codes + r * row_bytes);
+          return _mm512_xor_si512(numbers, _mm512_set1_epi8(-128));
+        };
+        const __m512i whole = dot_rows(row, queries[0][g], -128 * queries[0][g].sum);
+        add(0, whole, scales_of(run, row_bytes, kAll));
+        continue;
+      }
+      __m512i words[kCodesGroup / 4];
+      load_words_by_row(codes, lines, row_bytes, words);
+      const __m512 scales = scales_of(run, row_bytes, kAll);
+      dot_heads(words, runs.group, queries, g, -128,
+                [&](size_t h, __m512i whole) { add(h, whole, scales); });
     }
+    prefetch_line(ahead + kRows * size);  // The last line, of as many bytes as the scales have
   }
 }
 
-void dot_q8_run(const std::byte* run, const std::byte* ahead, size_t size, size_t heads,
-                const CodesQueryGroup* const* queries, float* const* scores) {
-  for_head_size(size, [&](auto constant) {
-    dot_sized<decltype(constant)::value>(run, ahead, size, heads, queries, scores);
+void dot_q8_runs(const CodesRuns& runs, const CodesQueryGroup* const* queries,
+                 float* const* scores) {
+  for_head_size(runs.size, [&](auto constant) {
+    dot_sized<decltype(constant)::value>(runs, queries, scores);
   });
 }
 
 template <size_t kSize>
-void sum_sized(const std::byte* run, const std::byte* ahead, size_t any_size, size_t rows,
-               size_t heads, const float* const* weights, float* const* sums) {
-  const size_t size = kSize > 0 ? kSize : any_size;
-  SPILLWAY_CHECK(heads <= kStepHeadsMax);
+void sum_sized(const CodesRuns& runs, size_t rows, const float* const* weights,
+               float* const* sums) {
+  const size_t size = kSize > 0 ? kSize : runs.size, group = runs.group;
+  SPILLWAY_CHECK(group <= kStepHeadsMax);
   const size_t groups = size / kCodesGroup, row_bytes = kScaleBytes + size;
   const auto there = static_cast<__mmask16>((1u << rows) - 1);
-  const __m512 scales = scales_of(run, row_bytes, there);
-  prefetch_line(ahead + kRows * size);
-  RunWeights rounded[kStepHeadsMax];
-  for (size_t h = 0; h < heads; ++h) {
-    // What lies in rows that are not in use may be NaN.
-    rounded[h].round(_mm512_mul_ps(_mm512_maskz_loadu_ps(there, weights[h]), scales));
-  }
-  for (size_t g = 0; g < groups; ++g) {
-    __m512i quads[kRows];
-    load_quads(
-        [&](size_t row) {
-          prefetch_line(ahead + 64 * (g * kRows + row));
-          return _mm512_loadu_si512(run + kScaleBytes + g * kCodesGroup + row * row_bytes);
-        },
-        quads);
-    for (size_t h = 0; h < heads; ++h) add_quads(quads, rounded[h], sums[h] + g * kCodesGroup);
+  const size_t most = rounded_together(group);
+  for (size_t first = 0; first < runs.count; first += most) {
+    const size_t count = std::min(most, runs.count - first);
+    const std::byte* const run = runs.at + first * kRows * row_bytes;
+    const std::byte* const ahead = runs.ahead + first * kRows * row_bytes;
+    HeadWeights scaled;
+    RunWeights rounded[kStepHeadsMax];
+    for (size_t i = 0; i < count; ++i) {
+      const __m512 scales = scales_of(run + i * kRows * row_bytes, row_bytes, there);
+      for (size_t h = i * group; h < (i + 1) * group; ++h) {
+        // What lies in rows that are not in use may be NaN.
+        const float* const from = weights[first * group + h] + runs.first;
+        scaled.set(h, _mm512_mul_ps(_mm512_maskz_loadu_ps(there, from), scales));
+      }
+    }
+    round_weights(&scaled, count * group, rounded);
+    for (size_t i = 0; i < count; ++i) {
+      for (size_t g = 0; g < groups; ++g) {
+        const size_t codes = i * kRows * row_bytes + kScaleBytes + g * kCodesGroup;
+        const size_t lines = i * kRows * row_bytes + g * kRows * kCodesGroup;
+        __m512i quads[kRows];
+        load_quads(
+            [&](size_t row) {
+              prefetch_line(ahead + lines + 64 * row);
+              return _mm512_loadu_si512(run + codes + row * row_bytes);
+            },
+            quads);
+        add_quads(quads, group, rounded + i * group, sums + (first + i) * group, g * kCodesGroup);
+      }
+      prefetch_line(ahead + i * kRows * row_bytes + kRows * size);
+    }
   }
 }
 
-void sum_q8_run(const std::byte* run, const std::byte* ahead, size_t size, size_t rows,
-                size_t heads, const float* const* weights, float* const* sums) {
-  for_head_size(size, [&](auto constant) {
-    sum_sized<decltype(constant)::value>(run, ahead, size, rows, heads, weights, sums);
+void sum_q8_runs(const CodesRuns& runs, size_t rows, const float* const* weights,
+                 float* const* sums) {
+  for_head_size(runs.size, [&](auto constant) {
+    sum_sized<decltype(constant)::value>(runs, rows, weights, sums);
   });
 }
 
@@ -147,7 +179,7 @@ void order_q8_sums(size_t size, float* sums) {
 
 }  // namespace
 
-const Q8Steps kQ8Vnni = {{&round_q8_query, &dot_q8_run}, &sum_q8_run, &order_q8_sums};
+const Q8Steps kQ8Vnni = {{&round_q8_query, &dot_q8_runs}, &sum_q8_runs, &order_q8_sums};
 
 }  // namespace spillway::cpu
 

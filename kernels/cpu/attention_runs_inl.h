@@ -51,19 +51,26 @@ class RunCursor {
 
   const std::byte* at() const { return at_; }
 
-  // Moves to the next run; at the very last it stays.
-  HWY_INLINE void advance() {
-    if (++done_ == runs_.count) return behind_last();
-    at_ += runs_.run_bytes;
-    if (++head_ < runs_.heads) return;
+  // The runs from here on that lie one behind another: one at the very last.
+  size_t contiguous() const { return runs_.heads - head_; }
+
+  // Moves on by so many of them; at the very last it stays.
+  HWY_INLINE void advance(size_t runs = 1) {
+    if (done_ + runs == runs_.count) return behind_last(runs);
+    done_ += runs;
+    head_ += runs;
+    at_ += runs * runs_.run_bytes;
+    if (head_ < runs_.heads) return;
     head_ = 0;
     at_ = runs_.of_block(++block_);
   }
 
  private:
-  void behind_last() {
+  void behind_last(size_t runs) {
     if (then_.count == 0) {
-      --done_;
+      done_ += runs - 1;
+      head_ += runs - 1;
+      at_ += (runs - 1) * runs_.run_bytes;
       return;
     }
     runs_ = then_;

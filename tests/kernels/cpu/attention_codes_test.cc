@@ -99,15 +99,17 @@ std::vector<std::vector<float>> dot(PackedRun& run, const Queries& queries) {
   std::vector<float*> to;
   for (auto& head : scores) to.push_back(head.data());
   const cpu::CodesSteps& by = queries.functions.of(run.format);
-  by.dot_run(run.bytes.data(), run.bytes.data(), run.size, to.size(), queries.at.data(), to.data());
+  const std::byte* const bytes = run.bytes.data();
+  by.dot_runs({bytes, bytes, run.size, 1, to.size(), 0}, queries.at.data(), to.data());
   return scores;
 }
 
-// The values' sums, beginning at 1.
+// The values' sums, beginning at `begin`.
 std::vector<std::vector<float>> sum(const Functions& by, PackedRun& run, size_t rows,
-                                    const std::vector<std::vector<float>>& weights) {
+                                    const std::vector<std::vector<float>>& weights,
+                                    float begin = 1.0f) {
   const size_t count = weights.size(), minima_count = run.size / 64 * kRows;
-  std::vector<std::vector<float>> sums(count, std::vector<float>(run.size, 1.0f)),
+  std::vector<std::vector<float>> sums(count, std::vector<float>(run.size, begin)),
       minima(count, std::vector<float>(minima_count));
   std::vector<const float*> from;
   std::vector<float*> to, lowest;
@@ -117,11 +119,12 @@ std::vector<std::vector<float>> sum(const Functions& by, PackedRun& run, size_t 
     lowest.push_back(minima[h].data());
   }
   const std::byte* const bytes = run.bytes.data();
+  const cpu::CodesRuns of_one = {bytes, bytes, run.size, 1, count, 0};
   if (run.format == Format::kQ8) {
-    by.q8->sum_run(bytes, bytes, run.size, rows, count, from.data(), to.data());
+    by.q8->sum_runs(of_one, rows, from.data(), to.data());
     for (float* const one : to) by.q8->order_sums(run.size, one);
   } else {
-    by.q4->sum_run(bytes, bytes, run.size, rows, count, from.data(), to.data(), lowest.data());
+    by.q4->sum_runs(of_one, rows, from.data(), to.data(), lowest.data());
     for (size_t h = 0; h < count; ++h) by.q4->finish_sums(lowest[h], run.size, to[h]);
   }
   return sums;
@@ -134,6 +137,63 @@ std::vector<std::vector<float>> random_weights(size_t heads) {
     for (float& weight : weights.back()) weight = std::abs(weight);
   }
   return weights;
+}
+
+// Scores and sums of several runs in one call, with their rows in the middle of others, are bit for
+// bit those of each run alone.
+void check_several_runs(const Functions& by) {
+  const Format format = GENERATE(Format::kQ4, Format::kQ8);
+  const size_t size = GENERATE(64, 128), group = GENERATE(1, 2, 3, 4, 7);
+  const size_t count = GENERATE(1, 3, 18), rows = GENERATE(16, 5);
+  CAPTURE(by.instructions, format_name(format), size, group, count, rows);
+  constexpr size_t kFirst = 32;  // Of the runs' rows
+  std::vector<PackedRun> alone;
+  std::vector<std::byte> together;
+  for (size_t i = 0; i < count; ++i) {
+    alone.emplace_back(format, size, 100 + i);
+    together.insert(together.end(), alone.back().bytes.begin(), alone.back().bytes.end());
+  }
+  const size_t heads = count * group;
+  const auto numbers = [&](size_t each) {
+    return std::vector<std::vector<float>>(heads, std::vector<float>(each, 0.5f));
+  };
+  auto scores = numbers(kFirst + kRows), sums = numbers(size), minima = numbers(size / 64 * kRows);
+  std::vector<float*> scores_at, sums_at, minima_at;
+  std::vector<const float*> weights_at;
+  for (size_t h = 0; h < heads; ++h) {
+    scores_at.push_back(scores[h].data());
+    sums_at.push_back(sums[h].data());
+    std::fill(minima[h].begin(), minima[h].end(), 0.0f);
+    minima_at.push_back(minima[h].data());
+  }
+  const Queries queries(by, format, size, heads, 11);
+  const std::byte* const bytes = together.data();
+  const cpu::CodesRuns runs = {bytes, bytes, size, count, group, kFirst};
+  by.of(format).dot_runs(runs, queries.at.data(), scores_at.data());
+  auto weights = random_weights(heads);
+  for (auto& head : weights) {
+    head.insert(head.begin(), kFirst, 77.0f);
+    weights_at.push_back(head.data());
+  }
+  if (format == Format::kQ8) {
+    by.q8->sum_runs(runs, rows, weights_at.data(), sums_at.data());
+    for (float* const one : sums_at) by.q8->order_sums(size, one);
+  } else {
+    by.q4->sum_runs(runs, rows, weights_at.data(), sums_at.data(), minima_at.data());
+    for (size_t h = 0; h < heads; ++h) by.q4->finish_sums(minima_at[h], size, sums_at[h]);
+  }
+  for (size_t h = 0; h < heads; ++h) {
+    CAPTURE(h);
+    PackedRun& run = alone[h / group];
+    Queries one = queries;
+    one.at = {queries.at[h]};
+    const std::vector<float> own_scores = dot(run, one)[0];
+    const std::vector<float> own_weights(weights[h].begin() + kFirst, weights[h].end());
+    std::vector<float> own_sums = sum(by, run, rows, {own_weights}, 0.5f)[0];
+    REQUIRE(std::equal(own_scores.begin(), own_scores.end(), scores[h].begin() + kFirst));
+    REQUIRE(std::count(scores[h].begin(), scores[h].begin() + kFirst, 0.5f) == kFirst);
+    REQUIRE(own_sums == sums[h]);
+  }
 }
 
 void check_scores(const Functions& by) {
@@ -266,6 +326,10 @@ TEST_CASE("NaN and infinities in queries and packed rows become NaN, zeros zeros
 
 TEST_CASE("sums of packed values agree with their definition, of the rows in use alone") {
   for_each(check_sums);
+}
+
+TEST_CASE("several runs of packed rows in one call are what each is alone, bit for bit") {
+  for_each(check_several_runs);
 }
 
 TEST_CASE("a CPU with AVX-512 and no VNNI has the functions for AVX2") {
