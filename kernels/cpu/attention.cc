@@ -291,8 +291,8 @@ void attend_parts(CpuContext& context, const AttentionArgs& args, const Attentio
 // Stores the rows of a decode step's token.
 void store_token(const AttentionArgs& args, const AttentionItem& item, int64_t first_kv_head,
                  int64_t kv_heads) {
-  store_token(head_view(args, item, first_kv_head * group_of(args)), kv_heads,
-              item.budget.slot(item.position));
+  cpu::store_token(head_view(args, item, first_kv_head * group_of(args)), kv_heads,
+                   item.budget.slot(item.position));
 }
 
 // A token under a rule that does not keep all rows.

@@ -111,14 +111,15 @@ struct StepPart {
 };
 
 // A decode step of one item's neighbouring query heads and of the KV heads that they share; the KV
-// heads are contiguous in every block, so that memory is read in long runs.
+// heads are contiguous in every block, so that memory is read in long runs. The heads' queries and
+// outputs lie one behind another; all else is the first one's.
 struct StepView {
   HeadView first;        // The first query head, and its KV head
   size_t count = 0;      // Query heads, whose numbers follow one another: at most kStepHeadsMax
   int64_t kv_heads = 0;  // Neighbouring, too
   bool more = false;     // As many KV heads follow, which the same thread likely takes next.
   // Null, or [count]: the heads' rows are a part of all. Outputs, in float32, are the sums of
-  // e^(score - highest) * value then, for join_parts() (attention_parts.h).
+  // e^(score - highest) * value then, for join_part() (attention_parts.h).
   StepPart* parts = nullptr;
   // Null, or of each KV head null or where its rows' softmax weights are added, [rows].
   float* const* scores = nullptr;

@@ -33,7 +33,8 @@ struct CodesQueryGroup {
 // It takes the place of a query's floats.
 static_assert(sizeof(CodesQueryGroup) <= kCodesGroup * sizeof(float));
 
-// Runs of the same rows of neighbouring KV heads, one behind another.
+// Runs of the same rows of neighbouring KV heads, one behind another. Query heads i * group to
+// (i + 1) * group - 1 share run i.
 struct CodesRuns {
   const std::byte* at = nullptr;
   const std::byte* ahead = nullptr;  // Memory is asked for as many bytes from here on as they have.
@@ -48,8 +49,7 @@ struct CodesSteps {
   // In place of a query's floats: groups[0] up to groups[size / 64].
   void (*round_query)(const float* q, size_t size, CodesQueryGroup* groups);
 
-  // scores[h][first + r] = q . k of all 16 rows r of the runs of keys, which query heads h share:
-  // the first of them those up to `group`, and so on.
+  // scores[h][first + r] = q . k of query head h and all 16 rows r of its run of keys.
   void (*dot_runs)(const CodesRuns& runs, const CodesQueryGroup* const* queries,
                    float* const* scores);
 };
@@ -59,7 +59,7 @@ struct CodesSteps {
 //   q . k = sum over groups of step * (scale * sum(q n) + minimum * sum(q))
 //   sum of w v = sum of (w scale) n + sum of w minimum
 struct Q4Steps : CodesSteps {
-  // Adds the first `rows` rows of the runs of values, times weights[h][first + r] >= 0, to
+  // Adds the first `rows` rows r of a head's run of values, times weights[h][first + r] >= 0, to
   // sums[h] [size], but for what their minima add, of which minima[h] [size / 64][16] has sums by
   // row.
   void (*sum_runs)(const CodesRuns& runs, size_t rows, const float* const* weights,
@@ -73,7 +73,7 @@ struct Q4Steps : CodesSteps {
 //
 //   q . k = scale of the row * sum over groups of step * sum(q n)
 struct Q8Steps : CodesSteps {
-  // Adds the first `rows` rows of the runs of values, times weights[h][first + r] >= 0, to
+  // Adds the first `rows` rows r of a head's run of values, times weights[h][first + r] >= 0, to
   // sums[h] [size], whose numbers are in another order until order_sums().
   void (*sum_runs)(const CodesRuns& runs, size_t rows, const float* const* weights,
                    float* const* sums);

@@ -44,8 +44,8 @@ inline void for_head_size(size_t size, const Use& use) {
   use(std::integral_constant<size_t, 0>());
 }
 
-// Asks for the line at `at`, into the second-level cache: the first level's buffers for what it
-// waits for are too few for memory's rate (two Xeon cores: 1.04 to 1.06 times as fast).
+// Asks for the line at `at`, into the second-level cache, since the first one's miss buffers are
+// too few for memory's rate (two Xeon cores: 1.04 to 1.05 times as fast).
 inline void prefetch_line(const std::byte* at) {
   __builtin_prefetch(at, 0, 2);
 }
@@ -57,6 +57,7 @@ inline void store_bytes(__m512i integers, void* to) {
 inline __m512i dot(__m512i sum, __m512i unsigned_bytes, __m512i signed_bytes) {
   return _mm512_dpbusd_epi32(sum, unsigned_bytes, signed_bytes);
 }
+
 // A word of memory in all lanes. (In assembly: g++ 12 keeps on the stack what it could load again.)
 inline __m512i load_to_all(const uint32_t& word) {
   __m512i all;
@@ -107,8 +108,8 @@ inline void add_dot(__m512i& sum, __m512i unsigned_bytes, const uint32_t& signed
 }
 
 // found[h] = the sum of words[i], 16 rows of four codes each, times word i of a group of query h,
-// plus `offset` times the query's sum. Of two queries at once: their chains hide an instruction's
-// latency.
+// plus `offset` for each code, times the query's number. Of two queries at once: their chains hide
+// an instruction's latency.
 template <size_t kHeads>
 inline void dot_words(const __m512i* words, const CodesQueryGroup* const* queries, size_t group,
                       int32_t offset, __m512i* found) {
@@ -155,8 +156,8 @@ inline __m512i add_blocks(__m512i a, __m512i b) {
                           _mm512_maskz_shuffle_i32x4(kAll, a, b, 0xdd));
 }
 
-// The same of one query alone, whose codes need not change places for it: rows(row) gives a row's
-// 64 codes in the order of the query's.
+// What dot_words() finds, of one query alone, for which codes need not change places: rows(row)
+// gives a row's 64 codes in the order of the query's.
 template <class RowsAt>
 inline __m512i dot_rows(const RowsAt& rows, const CodesQueryGroup& query, int32_t offset) {
   const __m512i upper = _mm512_loadu_si512(query.planes[0]);
@@ -180,7 +181,7 @@ inline __m512i dot_rows(const RowsAt& rows, const CodesQueryGroup& query, int32_
                                 _mm512_maskz_unpackhi_epi64(kPairs, ab, cd));
   }
   const __m512i all = add_blocks(add_blocks(fours[0], fours[1]), add_blocks(fours[2], fours[3]));
-  return _mm512_add_epi32(all, _mm512_set1_epi32(offset));
+  return _mm512_add_epi32(all, _mm512_set1_epi32(offset * query.sum));
 }
 
 // Weights >= 0 of a run's rows as step * (256 upper + lower). words[q] has the bytes of rows 4 q to
@@ -200,11 +201,12 @@ inline __m512i larger(__m512i a, __m512i b) {
 constexpr size_t kRoundedTogether = 4;
 static_assert(kStepHeadsMax % kRoundedTogether == 0);
 
-// The weights of some heads, each of a run's rows.
+// The weights of some heads, each for a run's rows or a group of these.
 struct HeadWeights {
   alignas(64) float of[kStepHeadsMax][kRows];
 
-  void set(size_t head, __m512 weights) { _mm512_store_ps(of[head], weights); }
+  // Without signs, which only 0 has and NaN.
+  void set(size_t place, __m512 weights) { _mm512_store_ps(of[place], _mm512_abs_ps(weights)); }
 };
 
 // Rounds the weights of kRoundedTogether heads from `weights` on: their largest are found and
@@ -247,9 +249,10 @@ inline void round_weights(HeadWeights* weights, size_t count, RunWeights* rounde
   for (size_t h = 0; h < count; h += kRoundedTogether) round_some(weights->of + h, rounded + h);
 }
 
-// Parts of runs, each of so many heads, whose weights are rounded before any of their products:
-// those of four heads alone wait as long for one another as their products take. Of one head no
-// more than that, since nothing is asked of memory meanwhile.
+// How many runs (8 bits) or groups of runs (4 bits), each with the weights of `heads` heads, have
+// these rounded before any is multiplied. To round four heads' is one chain of instructions, as
+// long as their products take, so four such chains overlap. Of one head there is one chain alone:
+// no prefetch is issued while weights are rounded.
 inline size_t rounded_together(size_t heads) {
   return heads == 1 ? kRoundedTogether : std::max<size_t>(1, 4 * kRoundedTogether / heads);
 }

@@ -79,12 +79,16 @@ void dot_sized(const CodesRuns& runs, const CodesQueryGroup* const* queries, flo
     for (size_t g = 0; g < groups; ++g) {
       const std::byte* const codes = run + kScaleBytes + g * kCodesGroup;
       const std::byte* const lines = ahead + g * kRows * kCodesGroup;
-      const auto add = [&](size_t h, __m512i whole, __m512 scales) {
+      // Those of the last group's sums, when the rows are near: all at first waits for each row.
+      const auto scales = [&] {
+        return g + 1 < groups ? _mm512_setzero_ps() : scales_of(run, row_bytes, kAll);
+      };
+      const auto add = [&](size_t h, __m512i whole, __m512 of_rows) {
         float* const at = scores[h] + runs.first;
         const __m512 before = g == 0 ? _mm512_setzero_ps() : _mm512_loadu_ps(at);
         const __m512 step = _mm512_set1_ps(queries[h][g].step);
         const __m512 sum = _mm512_fmadd_ps(_mm512_maskz_cvtepi32_ps(kAll, whole), step, before);
-        _mm512_storeu_ps(at, g + 1 < groups ? sum : _mm512_mul_ps(sum, scales));
+        _mm512_storeu_ps(at, g + 1 < groups ? sum : _mm512_mul_ps(sum, of_rows));
       };
       if (runs.group == 1) {
         const auto row = [&](size_t r) {
@@ -92,15 +96,15 @@ void dot_sized(const CodesRuns& runs, const CodesQueryGroup* const* queries, flo
           const __m512i numbers = _mm512_loadu_si512(codes + r * row_bytes);
           return _mm512_xor_si512(numbers, _mm512_set1_epi8(-128));
         };
-        const __m512i whole = dot_rows(row, queries[0][g], -128 * queries[0][g].sum);
-        add(0, whole, scales_of(run, row_bytes, kAll));
+        const __m512i whole = dot_rows(row, queries[0][g], -128);
+        add(0, whole, scales());
         continue;
       }
       __m512i words[kCodesGroup / 4];
       load_words_by_row(codes, lines, row_bytes, words);
-      const __m512 scales = scales_of(run, row_bytes, kAll);
+      const __m512 of_rows = scales();
       dot_heads(words, runs.group, queries, g, -128,
-                [&](size_t h, __m512i whole) { add(h, whole, scales); });
+                [&](size_t h, __m512i whole) { add(h, whole, of_rows); });
     }
     prefetch_line(ahead + kRows * size);  // The last line, of as many bytes as the scales have
   }

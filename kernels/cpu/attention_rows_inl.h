@@ -9,7 +9,6 @@
 
 #include <hwy/highway.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -30,7 +29,7 @@ using V = hn::Vec<D>;
 
 // Loads one of two vectors of a row, widened. bfloat16 gives its even and its odd elements, which a
 // shift and a mask give from one load; the query and the sum are kept in the same order
-// (to_pair_order). 8-bit ones come without their row's scale.
+// (take_query, give_sums). 8-bit ones come without their row's scale.
 template <class T>
 HWY_INLINE V load_half(const T* HWY_RESTRICT from, size_t half) {
   const D d;
@@ -111,9 +110,9 @@ constexpr size_t kStepLanes = hn::MaxLanes(D());
 constexpr size_t kRun = static_cast<size_t>(kKvBlockRows);
 static_assert(kRun % kStepLanes == 0);
 
-// Locality argument of __builtin_prefetch: the first-level cache with AVX2, the second one else,
-// whose buffers for what it waits for are more (two Xeon cores: 1.05 times as fast).
-constexpr int kNear = HWY_TARGET == HWY_AVX2 ? 3 : 2;
+// Locality argument of __builtin_prefetch: with AVX2 the first-level cache. Else the second one,
+// since the first one's miss buffers are too few for memory's rate (two Xeon cores: 1.04 to 1.08).
+constexpr int kPrefetchLocality = HWY_TARGET == HWY_AVX2 ? 3 : 2;
 
 // With AVX2 each line is asked for twice: a core drops prefetches while its miss buffers are full,
 // and once alone gives 0.82 to 0.93 of the rate (two Zen 3 cores).
@@ -126,7 +125,7 @@ HWY_INLINE void prefetch_pair(const T* from) {
   const auto* bytes = reinterpret_cast<const std::byte*>(from);
   SPILLWAY_UNROLL_TIMES(2)
   for (size_t i = 0; i < 2 * kStepLanes * sizeof(T); i += kPrefetchStep)
-    __builtin_prefetch(bytes + i, 0, kNear);
+    __builtin_prefetch(bytes + i, 0, kPrefetchLocality);
 }
 
 // q . k of a run's rows and one query, over whole pairs of vectors. All rows of the run, whether
@@ -254,8 +253,8 @@ void dot_tail(const float* q, const T* k, size_t size, size_t rows, float* score
 }
 
 // out += sum over rows of weights[r] * v[r] over kPairs pairs of vectors from column `i` on, of
-// kHeads heads, out in pair order. Where there are registers for them, even and odd rows have sums
-// of their own: their chains hide the latency of the multiply-add.
+// kHeads heads, out in the order of load_half(). Where there are registers for them, even and odd
+// rows have sums of their own: their chains hide the latency of the multiply-add.
 constexpr size_t kChains = HWY_ARCH_X86 && HWY_TARGET > HWY_AVX3 ? 1 : 2;
 template <size_t kHeads, size_t kPairs, bool kAhead, class T>
 HWY_INLINE void sum_columns(const float* const* weights, const T* HWY_RESTRICT v, const T* ahead,

@@ -19,7 +19,7 @@ constexpr double kQuantizedProductsMin = 0.6;
 constexpr double kDecodeAttentionMin = 0.8;
 // Of 8- and 4-bit rows, whose arithmetic takes longer than their bytes: a tenth less than what two
 // cores with AVX-512 VNNI reach (docs/benchmarks/README.md).
-constexpr double kDecodeAttentionQ8Min = 0.55, kDecodeAttentionQ4Min = 0.4;
+constexpr double kDecodeAttentionQ8Min = 0.7, kDecodeAttentionQ4Min = 0.55;
 constexpr double kPromptAttentionMin = 0.45;
 constexpr int64_t kTallProductRows = 256, kMiddleRows = 16;
 constexpr int64_t kPromptTokensMin = 256;  // Shorter prompts are too little work to tell

@@ -143,7 +143,7 @@ std::vector<std::vector<float>> random_weights(size_t heads) {
 // bit those of each run alone.
 void check_several_runs(const Functions& by) {
   const Format format = GENERATE(Format::kQ4, Format::kQ8);
-  const size_t size = GENERATE(64, 128), group = GENERATE(1, 2, 3, 4, 7);
+  const size_t size = GENERATE(64, 128, 192), group = GENERATE(1, 2, 3, 4, 7, 16);
   const size_t count = GENERATE(1, 3, 18), rows = GENERATE(16, 5);
   CAPTURE(by.instructions, format_name(format), size, group, count, rows);
   constexpr size_t kFirst = 32;  // Of the runs' rows
@@ -151,6 +151,8 @@ void check_several_runs(const Functions& by) {
   std::vector<std::byte> together;
   for (size_t i = 0; i < count; ++i) {
     alone.emplace_back(format, size, 100 + i);
+    const std::vector<float> damaged(size, NAN);
+    for (size_t r = rows; r < kRows; ++r) pack_quantized_row(format, damaged, alone[i].at(r));
     together.insert(together.end(), alone.back().bytes.begin(), alone.back().bytes.end());
   }
   const size_t heads = count * group;
@@ -190,7 +192,8 @@ void check_several_runs(const Functions& by) {
     const std::vector<float> own_scores = dot(run, one)[0];
     const std::vector<float> own_weights(weights[h].begin() + kFirst, weights[h].end());
     std::vector<float> own_sums = sum(by, run, rows, {own_weights}, 0.5f)[0];
-    REQUIRE(std::equal(own_scores.begin(), own_scores.end(), scores[h].begin() + kFirst));
+    REQUIRE(std::equal(own_scores.begin(), own_scores.begin() + static_cast<ptrdiff_t>(rows),
+                       scores[h].begin() + kFirst));
     REQUIRE(std::count(scores[h].begin(), scores[h].begin() + kFirst, 0.5f) == kFirst);
     REQUIRE(own_sums == sums[h]);
   }
@@ -268,7 +271,7 @@ void check_damaged(const Functions& by) {
     CHECK(std::isfinite(sums[0][i]));
     CHECK(std::isnan(sums[1][i]));
   }
-  weights.assign(1, std::vector<float>(kRows, 0.0f));
+  weights.assign(1, std::vector<float>(kRows, GENERATE(0.0f, -0.0f)));
   CHECK(sum(by, run, 9, weights) == std::vector(1, std::vector<float>(128, 1.0f)));
 }
 
