@@ -38,6 +38,10 @@ struct StretchPanels {
 // Outputs before their first stretch.
 alignas(64) constexpr float kNoOutputs[kGemmColumns] = {};
 
+// Weights from memory are asked for twice (gemm_inl.h): into the L2 cache a stretch before their
+// turn, and from there into the L1 cache so many bytes before it.
+constexpr int64_t kNearBytes = 1536;
+
 // c[row][kGemmColumns] = before + the products of kRows rows, whose activations are
 // quads[quad][row], and kPanels panels; asks for what comes next of kAhead panels, from `ahead` on.
 // A row's sums are added to its outputs while the next row is multiplied by the last quad: on their
@@ -54,6 +58,8 @@ __attribute__((noinline)) void multiply_stretch(const StretchPanels& in, const u
   const Dots dots;
   const std::byte* w = in.bytes;
   const int64_t apart = in.apart;
+  // (Expanded panels are in the caches.)
+  constexpr bool kAsksNear = kAhead > 0 && kFactors != Factors::kOfSums;
   [[maybe_unused]] const std::byte* asked = ahead;
   const auto* const starts = reinterpret_cast<const int32_t*>(scales + kRows);
   Ints sums[kRows][kAll];
@@ -62,11 +68,15 @@ __attribute__((noinline)) void multiply_stretch(const StretchPanels& in, const u
 #pragma GCC unroll 4
     for (int v = 0; v < kAll; ++v) sums[i][v] = start(starts[i]);
   }
-  const auto ask = [&] {
+  const auto ask = [&]() __attribute__((always_inline)) {
     if constexpr (kAhead > 0) {
 #pragma GCC unroll 4
       for (int p = 0; p < kAhead; ++p) __builtin_prefetch(asked + p * in.ahead_apart, 0, 2);
       asked += in.ahead_step;
+    }
+    if constexpr (kAsksNear) {
+#pragma GCC unroll 4
+      for (int p = 0; p < kPanels; ++p) __builtin_prefetch(w + p * apart + kNearBytes, 0, 3);
     }
   };
 #pragma GCC unroll 1
