@@ -245,17 +245,23 @@ Result<Rates> linear_rates(Device& device, const WeightPool& pool, const LinearP
 
 namespace {
 
+// Heads of queries, keys and values of a token.
+int64_t qkv_heads(const AttentionProbe& probe) {
+  return probe.heads + 2 * probe.kv_heads;
+}
+
 // Attention of every sequence's `tokens` new tokens after `position` cached ones; `work` is their
 // total.
 Result<Rates> attention_rates(Device& device, const AttentionProbe& probe, int64_t tokens,
                               int64_t position, double work, const RunLimits& limits) {
-  const KvLayout layout{probe.heads, probe.head_size, probe.kv};
+  const KvLayout layout{probe.kv_heads, probe.head_size, probe.kv};
   const DType out_format = device.activation_dtype(probe.kv);
   const int64_t rows = probe.sequences * tokens, width = probe.heads * probe.head_size;
+  const int64_t qkv_width = qkv_heads(probe) * probe.head_size;
   const size_t kv_bytes = layout.sequence_bytes(position + tokens);
   const auto stream = device.new_stream(kTrack);
   SPILLWAY_ASSIGN_OR_RETURN(const Buffer qkv,
-                            filled(device, static_cast<size_t>(rows * 3 * width) * sizeof(float)));
+                            filled(device, static_cast<size_t>(rows * qkv_width) * sizeof(float)));
   SPILLWAY_ASSIGN_OR_RETURN(const Buffer kv,
                             filled(device, kv_bytes * static_cast<size_t>(probe.sequences)));
   SPILLWAY_ASSIGN_OR_RETURN(const Buffer out,
@@ -269,7 +275,7 @@ Result<Rates> attention_rates(Device& device, const AttentionProbe& probe, int64
                      .kv = kv.data() + static_cast<size_t>(i) * kv_bytes});
   }
   return sample(work, limits, *stream, [&] {
-    attention(*stream, {.qkv = dense_matrix(qkv.data(), DType::kF32, rows, 3 * width),
+    attention(*stream, {.qkv = dense_matrix(qkv.data(), DType::kF32, rows, qkv_width),
                         .items = items,
                         .heads = probe.heads,
                         .kv = layout,
@@ -280,16 +286,16 @@ Result<Rates> attention_rates(Device& device, const AttentionProbe& probe, int64
 }  // namespace
 
 double attended_bytes(const AttentionProbe& probe) {
-  const KvLayout layout{probe.heads, probe.head_size, probe.kv};
+  const KvLayout layout{probe.kv_heads, probe.head_size, probe.kv};
   return 2.0 * static_cast<double>(layout.row_bytes()) *
-         static_cast<double>(probe.sequences * probe.tokens * probe.heads);
+         static_cast<double>(probe.sequences * probe.tokens * probe.kv_heads);
 }
 
 size_t decode_bytes(const AttentionProbe& probe) {
-  const KvLayout layout{probe.heads, probe.head_size, probe.kv};
-  constexpr size_t kRowsOfWidth = 4;  // Query, key, value and output, in float32 at most
+  const KvLayout layout{probe.kv_heads, probe.head_size, probe.kv};
+  const int64_t heads = qkv_heads(probe) + probe.heads;  // The last of outputs; float32 at most
   return layout.sequence_bytes(probe.tokens) + sizeof(AttentionItem) +
-         kRowsOfWidth * sizeof(float) * static_cast<size_t>(probe.heads * probe.head_size);
+         sizeof(float) * static_cast<size_t>(heads * probe.head_size);
 }
 
 Result<Rates> prompt_attention_rates(Device& device, const AttentionProbe& probe,

@@ -70,10 +70,11 @@ size_t weight_bytes(const Device& device, const LinearProbe& probe);
 Result<Rates> linear_rates(Device& device, const WeightPool& pool, const LinearProbe& probe,
                            const RunLimits& limits);
 
-// Attention of `sequences` sequences of `tokens` tokens in one layer, the full KV rule.
+// Attention of `sequences` sequences of `tokens` tokens in one layer, the full KV rule. REQUIRES:
+// heads is a multiple of kv_heads: as many query heads share the keys and values of each KV head.
 struct AttentionProbe {
   Format kv = Format::kF16;
-  int64_t sequences = 0, tokens = 0, heads = 0, head_size = 0;
+  int64_t sequences = 0, tokens = 0, heads = 0, kv_heads = 0, head_size = 0;
 };
 // Bytes of the cache that a decode step reads.
 double attended_bytes(const AttentionProbe& probe);

@@ -74,6 +74,7 @@ Status measure_attention(const BenchFlags& flags, Runtime& runtime, size_t host_
                        .sequences = std::min(together, flags.sequences),
                        .tokens = flags.prompt_tokens,
                        .heads = shape.heads,
+                       .kv_heads = shape.kv_heads,
                        .head_size = shape.head_size};
   SPILLWAY_ASSIGN_OR_RETURN(ceilings->prompt_attention,
                             measure_prompt_attention(runtime.device(), probe));

@@ -11,15 +11,11 @@ namespace {
 
 // Minimum shares. The matrix products of docs/benchmarks on two Zen 4 cores, whose peak in bf16 is
 // 469 GFLOP/s, reach 0.90 of it at 512 rows, 0.82 at 16, and with 4-bit weights 0.72 and more;
-// these are about a tenth less, for the noise of shared machines. Decode attention's is its design
-// target. Prompt attention computes in f32, unless the cache's format allows more: 0.62 of that
-// peak at 512 tokens on two Emerald Rapids cores (docs/benchmarks/history.md).
+// these are about a tenth less, for the noise of shared machines. Prompt attention computes in f32,
+// unless the cache's format allows more: 0.62 of that peak at 512 tokens on two Emerald Rapids
+// cores (docs/benchmarks/history.md).
 constexpr double kTallProductsMin = 0.8, kMiddleProductsMin = 0.7, kShortProductsMin = 0.6;
 constexpr double kQuantizedProductsMin = 0.6;
-constexpr double kDecodeAttentionMin = 0.8;
-// Of 8- and 4-bit rows, whose arithmetic takes longer than their bytes: a tenth less than what two
-// cores with AVX-512 VNNI reach (docs/benchmarks/README.md).
-constexpr double kDecodeAttentionQ8Min = 0.7, kDecodeAttentionQ4Min = 0.55;
 constexpr double kPromptAttentionMin = 0.45;
 constexpr int64_t kTallProductRows = 256, kMiddleRows = 16;
 constexpr int64_t kPromptTokensMin = 256;  // Shorter prompts are too little work to tell
@@ -31,6 +27,23 @@ bool is_small(const BenchResult& result) {
   const auto& rates = result.ceilings.rates.matrix;
   return std::none_of(rates.begin(), rates.end(),
                       [](const MatrixRate& rate) { return rate.inputs >= kInputsMin; });
+}
+
+// The minimum for decode attention, of memory's rate: its design target for heads with keys and
+// values of their own, of 16 bits; else a tenth less than what two cores with AVX-512 VNNI reach
+// (docs/benchmarks/history.md, 2026-12-01). The arithmetic of 8- and 4-bit rows takes longer than
+// their bytes, and each of several query heads that share a KV head adds its own.
+double decode_attention_min(const Plan& plan) {
+  struct Minima {
+    double wide, q8, q4;
+  };
+  constexpr Minima kOwn = {0.8, 0.7, 0.55}, kUpToFour = {0.55, 0.5, 0.33},
+                   kMore = {0.35, 0.35, 0.2};
+  constexpr int64_t kFour = 4;
+  const int64_t shared = plan.shape.heads / std::max<int64_t>(plan.shape.kv_heads, 1);
+  const Minima& minima = shared <= 1 ? kOwn : shared <= kFour ? kUpToFour : kMore;
+  if (plan.kv_format() == Format::kQ8) return minima.q8;
+  return plan.kv_format() == Format::kQ4 ? minima.q4 : minima.wide;
 }
 
 // The arithmetic that a matrix product uses, whatever its weights would allow.
@@ -88,11 +101,8 @@ std::vector<Gate> gates_of(const BenchResult& result) {
          share(ceilings.rates.prompt_attention, ceilings.peaks.f32.operations_per_second),
          kPromptAttentionMin});
   }
-  const double least = plan.kv_format() == Format::kQ8   ? kDecodeAttentionQ8Min
-                       : plan.kv_format() == Format::kQ4 ? kDecodeAttentionQ4Min
-                                                         : kDecodeAttentionMin;
   gates.push_back({"decode attention of memory's rate",
-                   share(ceilings.rates.cache, ceilings.rates.memory), least});
+                   share(ceilings.rates.cache, ceilings.rates.memory), decode_attention_min(plan)});
   return gates;
 }
 

@@ -215,6 +215,7 @@ class Processors {
             .sequences = kPromptSequences,
             .tokens = kPromptTokens,
             .heads = kHeads,
+            .kv_heads = kHeads,
             .head_size = kHeadSize};
   }
 

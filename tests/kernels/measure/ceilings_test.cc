@@ -40,10 +40,10 @@ TEST_CASE("memory, attention and the link have ceilings") {
   for (const auto& device : test::test_devices()) {
     INFO(device->name());
     check_rate(measure_memory_read(*device, kHostBytes).value());
-    check_rate(measure_prompt_attention(*device, {Format::kF16, 2, 20, 2, 64}).value());
+    check_rate(measure_prompt_attention(*device, {Format::kF16, 2, 20, 4, 2, 64}).value());
     if (!device->discrete()) {
       check_rate(
-          measure_decode_attention(*device, {Format::kF16, 1, 200, 2, 64}, kHostBytes).value());
+          measure_decode_attention(*device, {Format::kF16, 1, 200, 4, 2, 64}, kHostBytes).value());
       continue;
     }
     const CopyCeiling copies = measure_copies(*device).value();

@@ -35,10 +35,17 @@ TEST_CASE("rates of memory, matrices and attention on every device") {
       REQUIRE(weight_bytes(*device, probe) <= pool.value().memory().bytes());
       check_rates(linear_rates(*device, pool.value(), probe, kThree), 3);
     }
-    const AttentionProbe probe{Format::kF16, 2, 20, 2, 64};
-    CHECK(attended_bytes(probe) == 2 * 2 * 20 * 2 * 64 * 2);
-    check_rates(prompt_attention_rates(*device, probe, kThree), 3);
-    check_rates(decode_attention_rates(*device, probe, kThree), 3);
+    for (const int64_t kv_heads : {2, 4}) {
+      const AttentionProbe probe{.kv = Format::kF16,
+                                 .sequences = 2,
+                                 .tokens = 20,
+                                 .heads = 4,
+                                 .kv_heads = kv_heads,
+                                 .head_size = 64};
+      CHECK(attended_bytes(probe) == 2.0 * 2 * 20 * static_cast<double>(kv_heads) * 64 * 2);
+      check_rates(prompt_attention_rates(*device, probe, kThree), 3);
+      check_rates(decode_attention_rates(*device, probe, kThree), 3);
+    }
     if (!device->discrete()) continue;
     const auto copies = copy_rates(*device, size_t{1} << 16, kThree);
     REQUIRE(copies.ok());

@@ -283,6 +283,15 @@ TEST_CASE("gates hold kernels against the arithmetic that they use, or memory wh
   CHECK_THAT(std::string(check_result(r).message()), Catch::Contains("0.60, at least 0.70"));
   r.plan.engine.kv_format = Format::kQ4;
   CHECK(check_result(r).ok());
+  // Each query head that shares a KV head adds its arithmetic.
+  r.plan.engine.kv_format = Format::kQ8;
+  r.plan.shape.heads = 32;
+  r.plan.shape.kv_heads = 8;
+  CHECK(check_result(r).ok());
+  r.ceilings.rates.cache = 0.8e10;
+  CHECK_THAT(std::string(check_result(r).message()), Catch::Contains("0.40, at least 0.50"));
+  r.plan.shape.kv_heads = 4;
+  CHECK(check_result(r).ok());
   r.flags.prompt_tokens = 255;  // Too little work to tell
   CHECK(value("prompt attention of the f32 peak") == -1);
   r.plan.format = Format::kQ4;  // Expanded to bf16
