@@ -33,6 +33,15 @@ double disk_rate(const std::vector<DiskFigure>& figures) {
   return best;
 }
 
+// Bytes per second of the cache when `heads` query heads share each KV head, from the rates of one
+// and of kSharedHeads: each adds the same time to a byte. 0: not measured.
+double shared_rate(const Figure& own, const Figure& shared, int64_t heads) {
+  if (own.value <= 0 || shared.value <= 0 || heads <= 1) return own.value;
+  const double alone = 1 / own.value;
+  const double each = std::max(0.0, 1 / shared.value - alone) / (HardwareProfile::kSharedHeads - 1);
+  return 1 / (alone + each * static_cast<double>(heads - 1));
+}
+
 double compute_seconds(const CostedPlan& plan, const SweepWork& work,
                        const SweepExecution& execution, const SweepRates& rates,
                        double attended_bytes) {
@@ -319,7 +328,10 @@ Result<MachineRates> MachineRates::of(const HardwareProfile& hardware, const Cos
   rates.host_memory = hardware.host.memory_read.value;
   rates.prompt_attention = hardware.compute.prompt_attention.value;
   if (rates.prompt_attention <= 0) return lacks("rate of attention (compute.prompt_attention)");
-  rates.decode_attention = hardware.compute.decode_attention.value;
+  const HardwareProfile::Compute& compute = hardware.compute;
+  const int64_t shared = plan.shape.heads / std::max<int64_t>(plan.shape.kv_heads, 1);
+  rates.decode_attention =
+      shared_rate(compute.decode_attention, compute.decode_attention_shared, shared);
   if (rates.decode_attention <= 0) return lacks("rate of attention (compute.decode_attention)");
   rates.host_attention = hardware.host.decode_attention.value;
   if (attended_by_host(plan) > 0 && rates.host_attention <= 0) {
@@ -327,7 +339,8 @@ Result<MachineRates> MachineRates::of(const HardwareProfile& hardware, const Cos
   }
   if (plan.kv_format == Format::kQ8) {
     // If it was not measured, an 8-bit row is read at the rate of a 16-bit one.
-    const double q8 = hardware.compute.decode_attention_q8.value;
+    const double q8 =
+        shared_rate(compute.decode_attention_q8, compute.decode_attention_q8_shared, shared);
     if (q8 > 0) rates.decode_attention = q8;
   } else if (is_quantized(plan.kv_format)) {
     // If it was not measured, a 4-bit row takes as long as a 16-bit one: the smaller read is offset
@@ -335,7 +348,8 @@ Result<MachineRates> MachineRates::of(const HardwareProfile& hardware, const Cos
     const int64_t size = format_traits(plan.kv_format).group;
     const double of_row = static_cast<double>(format_row_bytes(plan.kv_format, size)) /
                           static_cast<double>(format_row_bytes(Format::kF16, size));
-    const double q4 = hardware.compute.decode_attention_q4.value;
+    const double q4 =
+        shared_rate(compute.decode_attention_q4, compute.decode_attention_q4_shared, shared);
     rates.decode_attention = q4 > 0 ? q4 : of_row * rates.decode_attention;
     rates.host_attention *= of_row;
   }

@@ -18,6 +18,9 @@ using nlohmann::json;
 constexpr int64_t kVersion = 1;
 constexpr const char* kQ4Attention = "decode_attention_q4_bytes_per_second";
 constexpr const char* kQ8Attention = "decode_attention_q8_bytes_per_second";
+constexpr const char* kSharedAttention = "decode_attention_shared_bytes_per_second";
+constexpr const char* kSharedQ4Attention = "decode_attention_q4_shared_bytes_per_second";
+constexpr const char* kSharedQ8Attention = "decode_attention_q8_shared_bytes_per_second";
 constexpr size_t kTextBytesMax = 1000;
 constexpr size_t kItemsMax = 1024;
 constexpr int64_t kSizeMax = int64_t{1} << 40;  // Rows, columns, bytes of a request
@@ -96,8 +99,9 @@ class Parser {
     JsonReader reader = at(object, "compute");
     reader.only({"kind", "memory_bytes", "memory_free_bytes", "memory_read_bytes_per_second",
                  "matrix", "prompt_attention_flops_per_second", "decode_attention_bytes_per_second",
-                 kQ4Attention, kQ8Attention, "small_ops_per_second", "quantized_compute",
-                 "q4_compute", "peaks"});
+                 kQ4Attention, kQ8Attention, kSharedAttention, kSharedQ4Attention,
+                 kSharedQ8Attention, "small_ops_per_second", "quantized_compute", "q4_compute",
+                 "peaks"});
     compute.kind = reader.string("kind", kTextBytesMax);
     if (compute.kind != "cpu" && compute.kind != "cuda") {
       reader.fail("kind is " + in_quotes(compute.kind) + ", must be 'cpu' or 'cuda'");
@@ -110,11 +114,14 @@ class Parser {
     rename_q8(compute.matrix);
     compute.prompt_attention = figure(reader, "compute", "prompt_attention_flops_per_second");
     compute.decode_attention = figure(reader, "compute", "decode_attention_bytes_per_second");
-    const auto narrow = [&](const char* name, Figure* found) {  // Older profiles lack them.
+    const auto optional = [&](const char* name, Figure* found) {  // Older profiles lack them.
       if (reader.has(name)) *found = figure(reader, "compute", name);
     };
-    narrow(kQ4Attention, &compute.decode_attention_q4);
-    narrow(kQ8Attention, &compute.decode_attention_q8);
+    optional(kQ4Attention, &compute.decode_attention_q4);
+    optional(kQ8Attention, &compute.decode_attention_q8);
+    optional(kSharedAttention, &compute.decode_attention_shared);
+    optional(kSharedQ4Attention, &compute.decode_attention_q4_shared);
+    optional(kSharedQ8Attention, &compute.decode_attention_q8_shared);
     if (reader.has("small_ops_per_second")) {  // Older profiles lack it, and those of a CPU
       compute.small_ops = figure(reader, "compute", "small_ops_per_second");
     }
@@ -300,12 +307,14 @@ Ordered compute_object(const HardwareProfile::Compute& compute) {
                     {"matrix", matrix},
                     {"prompt_attention_flops_per_second", figure_object(compute.prompt_attention)},
                     {"decode_attention_bytes_per_second", figure_object(compute.decode_attention)}};
-  if (compute.decode_attention_q4.value > 0) {
-    object[kQ4Attention] = figure_object(compute.decode_attention_q4);
-  }
-  if (compute.decode_attention_q8.value > 0) {
-    object[kQ8Attention] = figure_object(compute.decode_attention_q8);
-  }
+  const auto optional = [&](const char* name, const Figure& measured) {
+    if (measured.value > 0) object[name] = figure_object(measured);
+  };
+  optional(kQ4Attention, compute.decode_attention_q4);
+  optional(kQ8Attention, compute.decode_attention_q8);
+  optional(kSharedAttention, compute.decode_attention_shared);
+  optional(kSharedQ4Attention, compute.decode_attention_q4_shared);
+  optional(kSharedQ8Attention, compute.decode_attention_q8_shared);
   if (compute.small_ops.value > 0) {
     object["small_ops_per_second"] = figure_object(compute.small_ops);
   }

@@ -54,6 +54,8 @@ struct HardwareProfile {
   std::string name;         // "2 x Intel(R) Xeon(R) Processor", "T4 16 GB, ..."
   std::string measured_at;  // ISO 8601; empty for a hand-written profile
 
+  static constexpr int64_t kSharedHeads = 4;
+
   // The compute device: the CPU itself, or a discrete device.
   struct Compute {
     std::string kind;  // "cpu", "cuda"
@@ -64,6 +66,9 @@ struct HardwareProfile {
     Figure decode_attention;           // Bytes/s of cached rows attended to, in 16 bits
     Figure decode_attention_q4;  // Like decode_attention, for a 4-bit cache; value 0: not measured
     Figure decode_attention_q8;  // For an 8-bit one
+    // Like those three, of kSharedHeads query heads for each KV head; value 0: not measured
+    Figure decode_attention_shared = {}, decode_attention_q4_shared = {},
+           decode_attention_q8_shared = {};
     // Ops/s of one that has next to nothing to do, on a discrete device; value 0: not measured
     Figure small_ops = {};
     bool in_int8 = false;  // Figures of quantised weights in `matrix` are of 8-bit products

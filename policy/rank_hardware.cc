@@ -27,7 +27,9 @@ HardwareProfile rank_hardware(const HardwareProfile& machine, int64_t ranks) {
   if (compute.kind == "cpu") {
     for (Figure* figure :
          {&compute.memory_read, &compute.prompt_attention, &compute.decode_attention,
-          &compute.decode_attention_q4, &compute.decode_attention_q8}) {
+          &compute.decode_attention_q4, &compute.decode_attention_q8,
+          &compute.decode_attention_shared, &compute.decode_attention_q4_shared,
+          &compute.decode_attention_q8_shared}) {
       divide(*figure);
     }
     for (MatrixFigure& matrix : compute.matrix) divide(matrix.rate);

@@ -255,6 +255,35 @@ TEST_CASE("8-bit rows are attended to at their own rate, or at that of 16-bit on
   CHECK(cost()[0] == Approx(wide[0] - 640e6 / 20e9 + 320e6 / 16e9));
 }
 
+TEST_CASE("each query head that shares a KV head adds as much time to a byte of the cache") {
+  HardwareProfile hardware = machine();
+  CostedPlan costed = plan();
+  const PlannedSweeps sweeps{.count = 1, .work = {.decoding = 16, .cached_rows = 16'000}};
+  const auto cost = [&](int64_t shared) {
+    costed.shape.kv_heads = costed.shape.heads / shared;  // kv_row_bytes stay.
+    return sweep_cost(costed, rates_of(hardware, costed), sweeps)[0];
+  };
+  costed.shape.heads = 32;
+  const auto without_attention = [&](int64_t shared, double rate) {
+    return cost(shared) - 640e6 / rate;
+  };
+  const double rest = without_attention(1, 20e9), rest_of_8 = without_attention(8, 20e9);
+  hardware.compute.decode_attention_shared = figure(10e9);
+  CHECK(cost(1) == Approx(rest + 640e6 / 20e9));
+  CHECK(cost(8) == Approx(rest_of_8 + 640e6 * (1 / 20e9 + 7.0 / 3 * (1 / 10e9 - 1 / 20e9))));
+  hardware.compute.decode_attention_shared = figure(25e9);  // Noise: never faster
+  CHECK(cost(8) == Approx(rest_of_8 + 640e6 / 20e9));
+  costed.kv_format = Format::kQ8;
+  hardware.compute.decode_attention_q8_shared = figure(5e9);  // Of no use without the other
+  CHECK(cost(8) == Approx(rest_of_8 + 640e6 / 20e9));
+  hardware.compute.decode_attention_q8 = figure(15e9);
+  CHECK(cost(8) == Approx(rest_of_8 + 640e6 * (1 / 15e9 + 7.0 / 3 * (1 / 5e9 - 1 / 15e9))));
+  costed.kv_format = Format::kQ4;
+  hardware.compute.decode_attention_q4 = figure(9e9);
+  hardware.compute.decode_attention_q4_shared = figure(3e9);
+  CHECK(cost(8) == Approx(rest_of_8 + 640e6 * (1 / 9e9 + 7.0 / 3 * (1 / 3e9 - 1 / 9e9))));
+}
+
 TEST_CASE("what a profile lacks is named") {
   HardwareProfile hardware = machine();
   hardware.compute.matrix.clear();

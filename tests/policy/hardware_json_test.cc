@@ -55,6 +55,12 @@ TEST_CASE("a hardware profile reads back as it was") {
     CHECK(profile.compute.decode_attention.source == before.compute.decode_attention.source);
     CHECK(profile.compute.decode_attention_q4.value == before.compute.decode_attention_q4.value);
     CHECK(profile.compute.decode_attention_q8.value == before.compute.decode_attention_q8.value);
+    CHECK(profile.compute.decode_attention_shared.value ==
+          before.compute.decode_attention_shared.value);
+    CHECK(profile.compute.decode_attention_q4_shared.value ==
+          before.compute.decode_attention_q4_shared.value);
+    CHECK(profile.compute.decode_attention_q8_shared.value ==
+          before.compute.decode_attention_q8_shared.value);
     CHECK(profile.compute.small_ops.value == before.compute.small_ops.value);
     REQUIRE(profile.compute.matrix.size() == before.compute.matrix.size());
     for (size_t i = 0; i < profile.compute.matrix.size(); ++i) {

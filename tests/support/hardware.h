@@ -69,6 +69,9 @@ inline HardwareProfile sample_hardware(bool discrete) {
   if (!discrete) {
     profile.compute.decode_attention_q4 = measured(6e9);
     profile.compute.decode_attention_q8 = measured(9e9);
+    profile.compute.decode_attention_shared = measured(5e9);
+    profile.compute.decode_attention_q4_shared = measured(3e9);
+    profile.compute.decode_attention_q8_shared = measured(4e9);
   }
   profile.host = {.memory_bytes = known(64e9),
                   .memory_free_bytes = known(60e9),

@@ -76,10 +76,18 @@ class Processors {
     SPILLWAY_ASSIGN_OR_RETURN(const size_t pool_bytes, pool_size(device));
     SPILLWAY_RETURN_IF_ERROR(
         memory_and_decode(device, pool_bytes, &compute.memory_read, &compute.decode_attention));
-    SPILLWAY_RETURN_IF_ERROR(
-        decode_attention(device, Format::kQ4, pool_bytes, &compute.decode_attention_q4));
-    SPILLWAY_RETURN_IF_ERROR(
-        decode_attention(device, Format::kQ8, pool_bytes, &compute.decode_attention_q8));
+    AttentionProbe step = decode_probe(device);
+    const auto decode = [&](Format kv, int64_t shared, Figure* figure) {
+      step.kv = kv;
+      step.kv_heads = kHeads / shared;
+      return decode_attention(device, step, pool_bytes, figure);
+    };
+    constexpr int64_t kShared = HardwareProfile::kSharedHeads;
+    SPILLWAY_RETURN_IF_ERROR(decode(step.kv, kShared, &compute.decode_attention_shared));
+    SPILLWAY_RETURN_IF_ERROR(decode(Format::kQ4, 1, &compute.decode_attention_q4));
+    SPILLWAY_RETURN_IF_ERROR(decode(Format::kQ4, kShared, &compute.decode_attention_q4_shared));
+    SPILLWAY_RETURN_IF_ERROR(decode(Format::kQ8, 1, &compute.decode_attention_q8));
+    SPILLWAY_RETURN_IF_ERROR(decode(Format::kQ8, kShared, &compute.decode_attention_q8_shared));
     if (!device.discrete()) SPILLWAY_RETURN_IF_ERROR(peaks(device));
     if (device.discrete()) {
       SPILLWAY_ASSIGN_OR_RETURN(compute.small_ops,
@@ -153,7 +161,7 @@ class Processors {
     if (!options_.keep_going()) return interrupted();
     options_.say("Measuring memory, and attention to what is cached");
     SPILLWAY_ASSIGN_OR_RETURN(Rates reads, memory_read_rates(device, bytes, other()));
-    SPILLWAY_RETURN_IF_ERROR(decode_attention(device, probe(device).kv, bytes, decode));
+    SPILLWAY_RETURN_IF_ERROR(decode_attention(device, decode_probe(device), bytes, decode));
     SPILLWAY_ASSIGN_OR_RETURN(const Rates after, memory_read_rates(device, bytes, other()));
     reads.insert(reads.end(), after.begin(), after.end());
     *memory = figure_of(std::move(reads));
@@ -226,12 +234,15 @@ class Processors {
     return {};
   }
 
-  // Enough sequences that their cache is no smaller than the pool.
-  Status decode_attention(Device& device, Format kv, size_t pool_bytes, Figure* figure) {
-    if (!options_.keep_going()) return interrupted();
+  static AttentionProbe decode_probe(const Device& device) {
     AttentionProbe step = probe(device);
-    step.kv = kv;
     step.tokens = kDecodeTokens;
+    return step;
+  }
+
+  // Of enough sequences that their cache is no smaller than the pool.
+  Status decode_attention(Device& device, AttentionProbe step, size_t pool_bytes, Figure* figure) {
+    if (!options_.keep_going()) return interrupted();
     step.sequences = 1;
     step.sequences = std::max<int64_t>(
         1, static_cast<int64_t>(static_cast<double>(pool_bytes) / attended_bytes(step)));

@@ -115,16 +115,16 @@ std::string profile_table(const HardwareProfile& profile) {
   const auto of_memory = [&](const Figure& figure) {
     return share_of(figure, compute.memory_read, "memory");
   };
-  text += rate_line("decode steps, GB/s", compute.decode_attention,
-                    of_memory(compute.decode_attention));
-  if (compute.decode_attention_q4.value > 0) {
-    text += rate_line("decode steps, 4-bit KV, GB/s", compute.decode_attention_q4,
-                      of_memory(compute.decode_attention_q4));
-  }
-  if (compute.decode_attention_q8.value > 0) {
-    text += rate_line("decode steps, 8-bit KV, GB/s", compute.decode_attention_q8,
-                      of_memory(compute.decode_attention_q8));
-  }
+  const auto decode_lines = [&](const char* kv, const Figure& own, const Figure& shared) {
+    const std::string name = "decode steps" + std::string(kv);
+    if (own.value > 0) text += rate_line(name + ", GB/s", own, of_memory(own));
+    if (shared.value <= 0) return;
+    const std::string heads = std::to_string(HardwareProfile::kSharedHeads);
+    text += rate_line("... of " + heads + " heads a KV head", shared, of_memory(shared));
+  };
+  decode_lines("", compute.decode_attention, compute.decode_attention_shared);
+  decode_lines(", 4-bit KV", compute.decode_attention_q4, compute.decode_attention_q4_shared);
+  decode_lines(", 8-bit KV", compute.decode_attention_q8, compute.decode_attention_q8_shared);
   text += heading("memory, GB/s");
   text += rate_line("read", compute.memory_read);
   if (profile.link) {
