@@ -44,15 +44,20 @@ constexpr int64_t kStretchGroups = kStretch / int8_group(kOf);
 template <Format kOf>
 constexpr int64_t kStretchScales = int8_stretch_scales(kOf);  // Of a row
 
-// Asks for weights ahead while a word of a group is multiplied, a line for each word and one more:
-// all at once would fill the first-level cache's miss buffers, and loads would wait behind them.
+// Asks for weights ahead, twice (gemm_inl.h), while a word of a group is multiplied, a line for
+// each word and one more: all at once would fill the first-level cache's miss buffers, and loads
+// would wait behind them.
 template <Format kOf>
 inline void prefetch_at_word(const PanelGroup<kOf>* group, int word) {
-  constexpr size_t kAheadBytes = 4096, kLine = 64;
+  constexpr size_t kMemoryAhead = 16384, kLine = 64;
   static_assert(sizeof(PanelGroup<kOf>) == (kGroupWords<kOf> + 1) * kLine);
-  const auto* at = reinterpret_cast<const char*>(group) + kAheadBytes;
-  __builtin_prefetch(at + static_cast<size_t>(word) * kLine, 0, 3);
-  if (word == 0) __builtin_prefetch(at + kGroupWords<kOf> * kLine, 0, 3);
+  const auto ask = [&](int line) __attribute__((always_inline)) {
+    const auto* at = reinterpret_cast<const char*>(group) + static_cast<size_t>(line) * kLine;
+    __builtin_prefetch(at + kMemoryAhead, 0, 2);
+    __builtin_prefetch(at + 2 * sizeof(PanelGroup<kOf>), 0, 3);
+  };
+  ask(word);
+  if (word == 0) ask(kGroupWords<kOf>);
 }
 
 #ifdef SPILLWAY_INT8_DOT_GROUP
