@@ -34,11 +34,13 @@ double disk_rate(const std::vector<DiskFigure>& figures) {
 }
 
 // Bytes per second of the cache when `heads` query heads share each KV head, from the rates of one
-// and of kSharedHeads: each adds the same time to a byte. 0: not measured.
+// (`own`) and of kQueryHeadsPerKvHead (`shared`): each adds the same time to a byte. That of `own`
+// where `shared` was not measured; 0 where `own` was not.
 double shared_rate(const Figure& own, const Figure& shared, int64_t heads) {
   if (own.value <= 0 || shared.value <= 0 || heads <= 1) return own.value;
   const double alone = 1 / own.value;
-  const double each = std::max(0.0, 1 / shared.value - alone) / (HardwareProfile::kSharedHeads - 1);
+  const double each =
+      std::max(0.0, 1 / shared.value - alone) / (HardwareProfile::kQueryHeadsPerKvHead - 1);
   return 1 / (alone + each * static_cast<double>(heads - 1));
 }
 

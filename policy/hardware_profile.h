@@ -54,7 +54,8 @@ struct HardwareProfile {
   std::string name;         // "2 x Intel(R) Xeon(R) Processor", "T4 16 GB, ..."
   std::string measured_at;  // ISO 8601; empty for a hand-written profile
 
-  static constexpr int64_t kSharedHeads = 4;
+  // Of the figures of shared KV heads (grouped-query attention)
+  static constexpr int64_t kQueryHeadsPerKvHead = 4;
 
   // The compute device: the CPU itself, or a discrete device.
   struct Compute {
@@ -66,7 +67,7 @@ struct HardwareProfile {
     Figure decode_attention;           // Bytes/s of cached rows attended to, in 16 bits
     Figure decode_attention_q4;  // Like decode_attention, for a 4-bit cache; value 0: not measured
     Figure decode_attention_q8;  // For an 8-bit one
-    // Like those three, of kSharedHeads query heads for each KV head; value 0: not measured
+    // Like those three, of kQueryHeadsPerKvHead query heads for each KV head; value 0: not measured
     Figure decode_attention_shared = {}, decode_attention_q4_shared = {},
            decode_attention_q8_shared = {};
     // Ops/s of one that has next to nothing to do, on a discrete device; value 0: not measured
@@ -77,9 +78,11 @@ struct HardwareProfile {
 
   struct Host {
     Figure memory_bytes, memory_free_bytes;
-    Figure memory_read;       // Bytes/s
-    Figure decode_attention;  // Bytes/s of cached rows attended to by the CPU
-  } host;                     // On the CPU the same figures as `compute`
+    Figure memory_read;  // Bytes/s
+    // Bytes/s of cached rows attended to by the CPU, heads having keys and values of their own: a
+    // plan in which it attends for a discrete device knows no other
+    Figure decode_attention;
+  } host;  // On the CPU the same figures as `compute`
 
   struct Link {
     Figure to_device, to_host, both;     // Bytes/s; `both`: both directions at once, summed

@@ -35,7 +35,8 @@ inline __m512 dot(__m512 sum, uint32_t a, __m512i b) {
   return _mm512_dpbf16_ps(sum, (__m512bh)_mm512_set1_epi32(static_cast<int>(a)), (__m512bh)b);
 }
 
-// Weights are read once, from memory; see gemm_inl.h.
+// Weights are read once, from memory: into the L1 cache so many bytes ahead (gemm_inl.h). What asks
+// for them earlier, into the L2 cache, is the product's own (gemm_bf16.cc: Ahead).
 constexpr size_t kPrefetchBytes = 2048;
 inline void prefetch(const void* weights) {
   __builtin_prefetch(static_cast<const char*>(weights) + kPrefetchBytes);

@@ -39,7 +39,9 @@ struct StretchPanels {
 alignas(64) constexpr float kNoOutputs[kGemmColumns] = {};
 
 // Weights from memory are asked for twice (gemm_inl.h): into the L2 cache a stretch before their
-// turn, and from there into the L1 cache so many bytes before it.
+// turn, and from there into the L1 cache so many bytes before it, 24 quads, or as far into what
+// follows the panel. (Where a strip before has brought them there, asking again costs nothing: 48
+// to 512 rows are as fast with it as without.)
 constexpr int64_t kNearBytes = 1536;
 
 // c[row][kGemmColumns] = before + the products of kRows rows, whose activations are

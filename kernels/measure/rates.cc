@@ -254,6 +254,7 @@ int64_t qkv_heads(const AttentionProbe& probe) {
 // total.
 Result<Rates> attention_rates(Device& device, const AttentionProbe& probe, int64_t tokens,
                               int64_t position, double work, const RunLimits& limits) {
+  SPILLWAY_CHECK(probe.kv_heads > 0 && probe.heads % probe.kv_heads == 0);
   const KvLayout layout{probe.kv_heads, probe.head_size, probe.kv};
   const DType out_format = device.activation_dtype(probe.kv);
   const int64_t rows = probe.sequences * tokens, width = probe.heads * probe.head_size;

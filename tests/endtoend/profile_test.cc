@@ -58,6 +58,12 @@ TEST_CASE("profile measures what the cost model needs", "[slow]") {
     CHECK(figure.rate.samples >= 1);
     CHECK(figure.rate.source.empty());
   }
+  for (const Figure* figure :
+       {&compute.decode_attention, &compute.decode_attention_q4, &compute.decode_attention_q8,
+        &compute.decode_attention_shared, &compute.decode_attention_q4_shared,
+        &compute.decode_attention_q8_shared}) {
+    CHECK(figure->samples >= 1);
+  }
   CHECK(profile->host.memory_read.value == compute.memory_read.value);
   CHECK(profile->host.decode_attention.value == compute.decode_attention.value);
   CHECK(profile->disk.read.size() == 12);

@@ -13,6 +13,8 @@ TEST_CASE("ranks of a CPU divide all of it") {
   machine.compute.matrix = {{Format::kBF16, 8, 4096, 4096, {2e11, 0, 0, 1, ""}}};
   machine.compute.peaks = {{"bf16", "vdpbf16ps", {4e11, 0, 0, 1, ""}}};
   machine.compute.decode_attention_q8.value = 3e10;
+  machine.compute.decode_attention_shared.value = 3.2e10;
+  machine.compute.decode_attention_q4_shared.value = 1e10;
   machine.compute.decode_attention_q8_shared.value = 2e10;
   machine.disk.read = {{1 << 20, 8, {4e9, 3e9, 5e9, 1, ""}}};
   machine.disk.write = {{1 << 20, 8, {2e9, 0, 0, 1, ""}}};
@@ -24,6 +26,8 @@ TEST_CASE("ranks of a CPU divide all of it") {
   CHECK(own.compute.matrix[0].rate.value == Approx(5e10));
   CHECK(own.compute.peaks[0].rate.value == Approx(1e11));
   CHECK(own.compute.decode_attention_q8.value == Approx(7.5e9));
+  CHECK(own.compute.decode_attention_shared.value == Approx(8e9));
+  CHECK(own.compute.decode_attention_q4_shared.value == Approx(2.5e9));
   CHECK(own.compute.decode_attention_q8_shared.value == Approx(5e9));
   CHECK(own.disk.read[0].rate.value == Approx(1e9));
   CHECK(own.disk.read[0].rate.low == Approx(0.75e9));

@@ -32,16 +32,18 @@ bool is_small(const BenchResult& result) {
 // The minimum for decode attention, of memory's rate: its design target for heads with keys and
 // values of their own, of 16 bits; else a tenth less than what two cores with AVX-512 VNNI reach
 // (docs/benchmarks/history.md, 2026-12-01). The arithmetic of 8- and 4-bit rows takes longer than
-// their bytes, and each of several query heads that share a KV head adds its own.
+// their bytes, and each of several query heads that share a KV head adds its own. More than eight
+// are arithmetic alone: no minimum, 0.
 double decode_attention_min(const Plan& plan) {
   struct Minima {
     double wide, q8, q4;
   };
   constexpr Minima kOwn = {0.8, 0.7, 0.55}, kUpToFour = {0.55, 0.5, 0.33},
-                   kMore = {0.35, 0.35, 0.2};
-  constexpr int64_t kFour = 4;
+                   kUpToEight = {0.35, 0.35, 0.18};
+  constexpr int64_t kFour = 4, kEight = 8;
   const int64_t shared = plan.shape.heads / std::max<int64_t>(plan.shape.kv_heads, 1);
-  const Minima& minima = shared <= 1 ? kOwn : shared <= kFour ? kUpToFour : kMore;
+  if (shared > kEight) return 0;
+  const Minima& minima = shared <= 1 ? kOwn : shared <= kFour ? kUpToFour : kUpToEight;
   if (plan.kv_format() == Format::kQ8) return minima.q8;
   return plan.kv_format() == Format::kQ4 ? minima.q4 : minima.wide;
 }
@@ -101,8 +103,10 @@ std::vector<Gate> gates_of(const BenchResult& result) {
          share(ceilings.rates.prompt_attention, ceilings.peaks.f32.operations_per_second),
          kPromptAttentionMin});
   }
-  gates.push_back({"decode attention of memory's rate",
-                   share(ceilings.rates.cache, ceilings.rates.memory), decode_attention_min(plan)});
+  if (const double least = decode_attention_min(plan); least > 0) {
+    gates.push_back({"decode attention of memory's rate",
+                     share(ceilings.rates.cache, ceilings.rates.memory), least});
+  }
   return gates;
 }
 

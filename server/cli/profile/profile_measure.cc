@@ -74,16 +74,16 @@ class Processors {
     compute.kind = device.discrete() ? "cuda" : "cpu";
     SPILLWAY_RETURN_IF_ERROR(memory(device, &compute.memory_bytes, &compute.memory_free_bytes));
     SPILLWAY_ASSIGN_OR_RETURN(const size_t pool_bytes, pool_size(device));
-    SPILLWAY_RETURN_IF_ERROR(
-        memory_and_decode(device, pool_bytes, &compute.memory_read, &compute.decode_attention));
+    SPILLWAY_RETURN_IF_ERROR(memory_and_decode(device, pool_bytes, &compute.memory_read,
+                                               &compute.decode_attention,
+                                               &compute.decode_attention_shared));
     AttentionProbe step = decode_probe(device);
     const auto decode = [&](Format kv, int64_t shared, Figure* figure) {
       step.kv = kv;
       step.kv_heads = kHeads / shared;
       return decode_attention(device, step, pool_bytes, figure);
     };
-    constexpr int64_t kShared = HardwareProfile::kSharedHeads;
-    SPILLWAY_RETURN_IF_ERROR(decode(step.kv, kShared, &compute.decode_attention_shared));
+    constexpr int64_t kShared = HardwareProfile::kQueryHeadsPerKvHead;
     SPILLWAY_RETURN_IF_ERROR(decode(Format::kQ4, 1, &compute.decode_attention_q4));
     SPILLWAY_RETURN_IF_ERROR(decode(Format::kQ4, kShared, &compute.decode_attention_q4_shared));
     SPILLWAY_RETURN_IF_ERROR(decode(Format::kQ8, 1, &compute.decode_attention_q8));
@@ -107,7 +107,7 @@ class Processors {
     HardwareProfile::Host& host = profile_.host;
     SPILLWAY_RETURN_IF_ERROR(memory(*cpu, &host.memory_bytes, &host.memory_free_bytes));
     SPILLWAY_ASSIGN_OR_RETURN(const size_t pool_bytes, pool_size(*cpu));
-    return memory_and_decode(*cpu, pool_bytes, &host.memory_read, &host.decode_attention);
+    return memory_and_decode(*cpu, pool_bytes, &host.memory_read, &host.decode_attention, nullptr);
   }
 
   Status measure_link(Device& device) {
@@ -157,11 +157,16 @@ class Processors {
 
   // Measures attention over a cache between two halves of reading memory: neighbours on the machine
   // change its free bandwidth within seconds, and a plan uses the ratio of the two.
-  Status memory_and_decode(Device& device, size_t bytes, Figure* memory, Figure* decode) {
+  // `shared`, of several query heads a KV head: null if it is not wanted.
+  Status memory_and_decode(Device& device, size_t bytes, Figure* memory, Figure* decode,
+                           Figure* shared) {
     if (!options_.keep_going()) return interrupted();
     options_.say("Measuring memory, and attention to what is cached");
     SPILLWAY_ASSIGN_OR_RETURN(Rates reads, memory_read_rates(device, bytes, other()));
-    SPILLWAY_RETURN_IF_ERROR(decode_attention(device, decode_probe(device), bytes, decode));
+    AttentionProbe step = decode_probe(device);
+    SPILLWAY_RETURN_IF_ERROR(decode_attention(device, step, bytes, decode));
+    step.kv_heads /= HardwareProfile::kQueryHeadsPerKvHead;
+    if (shared != nullptr) SPILLWAY_RETURN_IF_ERROR(decode_attention(device, step, bytes, shared));
     SPILLWAY_ASSIGN_OR_RETURN(const Rates after, memory_read_rates(device, bytes, other()));
     reads.insert(reads.end(), after.begin(), after.end());
     *memory = figure_of(std::move(reads));

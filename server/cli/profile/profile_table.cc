@@ -119,8 +119,8 @@ std::string profile_table(const HardwareProfile& profile) {
     const std::string name = "decode steps" + std::string(kv);
     if (own.value > 0) text += rate_line(name + ", GB/s", own, of_memory(own));
     if (shared.value <= 0) return;
-    const std::string heads = std::to_string(HardwareProfile::kSharedHeads);
-    text += rate_line("... of " + heads + " heads a KV head", shared, of_memory(shared));
+    const std::string heads = std::to_string(HardwareProfile::kQueryHeadsPerKvHead);
+    text += rate_line("... of " + heads + " query heads a KV head", shared, of_memory(shared));
   };
   decode_lines("", compute.decode_attention, compute.decode_attention_shared);
   decode_lines(", 4-bit KV", compute.decode_attention_q4, compute.decode_attention_q4_shared);

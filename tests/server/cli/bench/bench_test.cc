@@ -292,6 +292,10 @@ TEST_CASE("gates hold kernels against the arithmetic that they use, or memory wh
   CHECK_THAT(std::string(check_result(r).message()), Catch::Contains("0.40, at least 0.50"));
   r.plan.shape.kv_heads = 4;
   CHECK(check_result(r).ok());
+  r.ceilings.rates.cache = 0.6e10;
+  CHECK_THAT(std::string(check_result(r).message()), Catch::Contains("0.30, at least 0.35"));
+  r.plan.shape.kv_heads = 2;
+  CHECK(check_result(r).ok());
   r.flags.prompt_tokens = 255;  // Too little work to tell
   CHECK(value("prompt attention of the f32 peak") == -1);
   r.plan.format = Format::kQ4;  // Expanded to bf16

@@ -99,7 +99,7 @@ TEST_CASE("the table of a profile shows which share of the hardware's best kerne
   CHECK_THAT(table, Catch::Contains("0.95 of f32"));   // f16 does not fit bf16
   CHECK_THAT(table, Catch::Contains("0.25 of bf16"));  // Prompt attention
   CHECK_THAT(table, Catch::Contains("0.80 of memory"));
-  CHECK_THAT(table, Catch::Contains("... of 4 heads a KV head"));
+  CHECK_THAT(table, Catch::Contains("... of 4 query heads a KV head"));
 }
 
 ProfileOptions options_of(std::vector<std::string> disk_dirs, int* questions, int stop_at) {
