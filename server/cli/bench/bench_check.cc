@@ -30,10 +30,10 @@ bool is_small(const BenchResult& result) {
 }
 
 // The minimum for decode attention, of memory's rate: its design target for heads with keys and
-// values of their own, of 16 bits; else a tenth less than what two cores with AVX-512 VNNI reach
-// (docs/benchmarks/history.md, 2026-12-01). The arithmetic of 8- and 4-bit rows takes longer than
-// their bytes, and each of several query heads that share a KV head adds its own. More than eight
-// are arithmetic alone: no minimum, 0.
+// values of their own, of 16 bits; else a tenth or two less than what two cores with AVX-512 VNNI
+// reach (docs/benchmarks/history.md, 2026-12-01). The arithmetic of 8- and 4-bit rows takes longer
+// than their bytes, and each of several query heads that share a KV head adds its own. More than
+// eight were not measured: no minimum, 0.
 double decode_attention_min(const Plan& plan) {
   struct Minima {
     double wide, q8, q4;
